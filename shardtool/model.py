@@ -112,3 +112,103 @@ class ScanResult:
     def seen(self) -> int:
         """Entries met: rows + ignored + failed."""
         return self.entries.num_entries + self.ignored.total() + self.failed.total()
+
+
+@dataclass(frozen=True)
+class GeneratedPart:
+    """A part that no file holds: a class number, a row of a joined table. Sample s has values[codes[s]], or none at -1."""
+
+    name: bytes
+    values: list[bytes]
+    codes: Int32Array  # int32[num_samples]
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """Samples with their parts, in source order. Keys and paths are not stored: they follow from entry and rule."""
+
+    entries: EntryTable
+    key_hash: UInt64Array  # xxh3_64(key, seed), uint64[num_samples]: the shuffled order, and the test for duplicates
+    key_bytes: Int32Array  # length of the key, int32[num_samples]
+    part_start: Int64Array  # int64[num_samples + 1]; parts of sample s are rows part_start[s]:part_start[s + 1]
+    part_entry: Int64Array  # row in entries, int64[num_parts] (int32 where it fits)
+    part_name: Int16Array  # row in part_names, int16[num_parts]
+    part_names: list[bytes]
+    labels: Int32Array | None = None  # row in label_names, int32[num_samples]
+    label_names: list[str] = field(default_factory=list)
+    generated: tuple[GeneratedPart, ...] = ()
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of the table."""
+        return len(self.key_hash)
+
+    def parts_per_sample(self) -> Int64Array:
+        """int64[num_samples]: parts that come from files."""
+        return np.diff(self.part_start)
+
+    def sum_over_parts(self, values: Int64Array) -> Int64Array:
+        """int64[num_samples]: `values` (one a file part) added up a sample."""
+        if len(values) == 0:
+            return np.zeros(self.num_samples, np.int64)
+        sums = np.add.reduceat(np.append(values, 0), self.part_start[:-1])
+        return np.where(self.parts_per_sample() > 0, sums, 0).astype(np.int64)
+
+    def payload_bytes(self) -> Int64Array:
+        """int64[num_samples]: bytes of all parts, generated ones included."""
+        total = self.sum_over_parts(self.entries.sizes[self.part_entry])
+        for part in self.generated:
+            lengths = np.array([len(value) for value in part.values] + [0], np.int64)
+            total = total + lengths[part.codes]
+        return total
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """One planned shard: rows [start, stop) of the plan's order."""
+
+    split: str
+    path: str  # below the output folder
+    start: int
+    stop: int
+    num_bytes: int  # of the shard file; the real file has exactly these
+    payload_bytes: int
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the shard."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Proof that shard k of a plan is complete: its files with sizes and digests, and what was left out of it."""
+
+    plan_id: str
+    shard: int
+    split: str
+    files: tuple[FileRecord, ...]
+    index: FileRecord
+    num_samples: int
+    payload_bytes: int
+    parts: dict[str, PartTotals]
+    failed: tuple[tuple[str, str], ...] = ()  # (escaped key, reason)
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file of a data set: path below its folder, size in bytes, xxh3_128 in hex."""
+
+    path: str
+    num_bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True)
+class PartTotals:
+    """One part name over a shard or data set: how many samples have it, and its bytes."""
+
+    samples: int
+    num_bytes: int
+    smallest: int
+    largest: int
