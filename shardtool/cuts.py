@@ -131,17 +131,27 @@ def stratified_positions(labels: NDArray[np.int32], num_labels: int, tag: int = 
 
 
 def cut_stratified(
-    positions: NDArray[np.float64], sizes: Int64Array, capacity: int, num_shards: int
+    positions: NDArray[np.float64], sizes: Int64Array, capacity: int, num_shards: int, *, step: int = 1
 ) -> NDArray[np.int64]:
     """int64[n]: the shard of each sample, every shard with the class mix of the whole within one sample a class.
 
     Starts with `num_shards` and takes more until each shard fits `capacity` bytes: the limit comes before the balance.
+
+    Args:
+        step: shards are added in multiples of this; 0 means that exactly `num_shards` are wanted.
+
+    Raises:
+        PlanError: `step` is 0 and a shard would not fit.
     """
-    heaviest = int(sizes.max(initial=0))
-    limit = max(capacity, heaviest)
+    limit = max(capacity, int(sizes.max(initial=0)))
     while True:
         shard = np.minimum((positions * num_shards).astype(np.int64), num_shards - 1)
-        loads = np.bincount(shard, weights=sizes, minlength=num_shards)
-        if float(loads.max()) <= limit or num_shards >= len(sizes):
+        heaviest = float(np.bincount(shard, weights=sizes, minlength=num_shards).max())
+        if heaviest <= limit or num_shards >= len(sizes):
             return shard
-        num_shards += max(1, int(num_shards * (float(loads.max()) / limit - 1) / 4))
+        if not step:
+            raise PlanError(
+                f"{num_shards:,} stratified shards would reach {int(heaviest):,} bytes, {limit:,} are allowed",
+                hint="more --shards, or a larger --shard-size",
+            )
+        num_shards += step * max(1, int(num_shards * (heaviest / limit - 1) / 4 / step))

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
+from shardtool.columns import to_list
 from shardtool.errors import BadKey, DuplicateKey, GroupError
-
 from shardtool.model import Problem, SampleTable, Tally
+from shardtool.samples import identities_of, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.keys import KeyRule
-    from shardtool.model import BinaryArray, EntryTable, Int64Array
+    from shardtool.model import EntryTable
 
 CHUNK_ROWS = 1 << 16  # names held as Python objects at a time
 MAX_PART_NAMES = 64
@@ -94,43 +95,14 @@ def group(
     part_ids = _PartIds(rule)
     runs = _find_runs(entries, rule, part_ids, seed)
     ignored = _ignored(entries, runs.part_ids)
-    table = _assemble(entries, runs, part_ids.names)
-    table = _merge_equal_keys(table, rule, seed)
+    table = _assemble(entries, rule, runs, part_ids.names)
+    table = _merge_equal_keys(table)
     table = _sort_parts(table)
     if table.num_samples == 0:
         raise _nothing_left(entries, ignored)
-    problems = check_part_names(table, rule, trust_parts=trust_parts)
-    table = _resolve_duplicates(table, rule, on_duplicate, ignored)
+    problems = check_part_names(table, trust_parts=trust_parts)
+    table = _resolve_duplicates(table, on_duplicate, ignored)
     return Grouping(table, ignored, problems)
-
-
-def names_of(array: BinaryArray) -> list[bytes]:
-    """Python bytes of a binary array; through numpy, which is several times faster than `to_pylist`."""
-    values: list[bytes] = array.to_numpy(zero_copy_only=False).tolist()
-    return values
-
-
-def keys_of(table: SampleTable, rule: KeyRule, samples: Int64Array) -> list[bytes]:
-    """Keys of the given rows, in their order; `rule` is the one that grouped the table."""
-    key, identities = rule.key, _identities(table, rule, samples)
-    if rule.is_contiguous and not rule.escape_names:
-        return [key(identity) if identity[:1] == b"." or b"/." in identity else identity for identity in identities]
-    return [key(identity) for identity in identities]
-
-
-def _identities(table: SampleTable, rule: KeyRule, samples: Int64Array) -> list[bytes]:
-    entries = table.entries
-    rows = table.part_entry[table.part_start[samples]]
-    folders = entries.folder_of(rows).tolist()
-    names = names_of(entries.names.take(_pa().array(rows)))
-    if rule.is_contiguous:
-        prefixes = [folder + b"/" if folder else b"" for folder in entries.dirs]
-        return [
-            prefixes[folder] + (name.partition(b".")[0] if name[:1] != b"." else b"." + name[1:].partition(b".")[0])
-            for folder, name in zip(folders, names, strict=True)
-        ]
-    cut = (rule.split(entries.dirs[folder], name) for folder, name in zip(folders, names, strict=True))
-    return [found[0] if found else b"" for found in cut]
 
 
 def _find_runs(entries: EntryTable, rule: KeyRule, part_ids: _PartIds, seed: int) -> _Runs:
@@ -152,7 +124,7 @@ def _folder_chunks(entries: EntryTable) -> Iterator[tuple[int, bytes, list[bytes
     for folder, start, stop in entries.folders():
         if stop > base + len(chunk):
             base = start
-            chunk = names_of(entries.names.slice(start, max(stop - start, CHUNK_ROWS)))
+            chunk = to_list(entries.names.slice(start, max(stop - start, CHUNK_ROWS)))
         yield start, entries.dirs[folder], chunk[start - base : stop - base]
 
 
@@ -206,13 +178,14 @@ def _ignored(entries: EntryTable, part_ids: Any) -> Tally:
     return tally
 
 
-def _assemble(entries: EntryTable, runs: _Runs, part_names: list[bytes]) -> SampleTable:
+def _assemble(entries: EntryTable, rule: KeyRule, runs: _Runs, part_names: list[bytes]) -> SampleTable:
     """One sample a run that kept an entry."""
     kept = runs.part_ids >= 0
     ends = np.append(runs.start, entries.num_entries).astype(np.int64)
     if bool(kept.all()):
         return SampleTable(
             entries,
+            rule,
             runs.hashes,
             runs.key_bytes,
             ends,
@@ -225,6 +198,7 @@ def _assemble(entries: EntryTable, runs: _Runs, part_names: list[bytes]) -> Samp
     used = np.diff(starts) > 0
     return SampleTable(
         entries,
+        rule,
         runs.hashes[used],
         runs.key_bytes[used],
         np.append(starts[:-1][used], starts[-1]),
@@ -238,7 +212,7 @@ def _row_type(num_rows: int) -> Any:
     return np.int32 if num_rows < 2**31 - 1 else np.int64
 
 
-def _merge_equal_keys(table: SampleTable, rule: KeyRule, seed: int) -> SampleTable:
+def _merge_equal_keys(table: SampleTable) -> SampleTable:
     """Runs of one identity become one sample, at the place of the first.
 
     Raises:
@@ -250,13 +224,13 @@ def _merge_equal_keys(table: SampleTable, rule: KeyRule, seed: int) -> SampleTab
     if len(same) == 0:
         return table
     involved = np.unique(np.concatenate([order[same], order[same + 1]]))
-    identities = _identities(table, rule, involved)
+    identities = identities_of(table, involved)
     first_of: dict[bytes, int] = {}
     owner_of_key: dict[bytes, bytes] = {}
     target = np.arange(table.num_samples)
     clashes: list[str] = []
     for sample, identity in zip(involved.tolist(), identities, strict=True):
-        key = rule.key(identity)
+        key = table.rule.key(identity)
         owner = owner_of_key.setdefault(key, identity)
         if owner != identity:
             clashes.append(f"{_show(owner)} and {_show(identity)} -> key {_show(key)}")
@@ -303,7 +277,7 @@ def _sort_parts(table: SampleTable) -> SampleTable:
     return table
 
 
-def _resolve_duplicates(table: SampleTable, rule: KeyRule, policy: str, ignored: Tally) -> SampleTable:
+def _resolve_duplicates(table: SampleTable, policy: str, ignored: Tally) -> SampleTable:
     is_first = np.zeros(len(table.part_name) + 1, bool)
     is_first[table.part_start] = True
     again = np.flatnonzero((table.part_name[1:] == table.part_name[:-1]) & ~is_first[1:-1]) + 1
@@ -313,7 +287,7 @@ def _resolve_duplicates(table: SampleTable, rule: KeyRule, policy: str, ignored:
     rows = table.part_entry
     if policy == "error":
         examples = [f"{_show(path(int(rows[part - 1])))} and {_show(path(int(rows[part])))}" for part in again[:5]]
-        raise _duplicate_parts(table, rule, again, examples)
+        raise _duplicate_parts(table, again, examples)
     drop = np.zeros(len(rows), bool)
     drop[again] = True
     if policy == "skip":
@@ -353,9 +327,9 @@ def select_samples(table: SampleTable, keep: Any) -> SampleTable:
     )
 
 
-def _duplicate_parts(table: SampleTable, rule: KeyRule, again: Any, examples: list[str]) -> DuplicateKey:
+def _duplicate_parts(table: SampleTable, again: Any, examples: list[str]) -> DuplicateKey:
     sample = int(np.searchsorted(table.part_start, again[0], side="right")) - 1
-    key = keys_of(table, rule, np.array([sample]))[0]
+    key = keys_of(table, np.array([sample]))[0]
     folders = table.entries.folder_of(table.part_entry[again])
     same_folder = bool((folders == table.entries.folder_of(table.part_entry[again - 1])).all())
     cure = (
@@ -370,19 +344,19 @@ def _duplicate_parts(table: SampleTable, rule: KeyRule, again: Any, examples: li
     )
 
 
-def check_part_names(table: SampleTable, rule: KeyRule, *, trust_parts: bool) -> tuple[Problem, ...]:
+def check_part_names(table: SampleTable, *, trust_parts: bool) -> tuple[Problem, ...]:
     """Notices about part names; raises BadKey for those that show that names are cut at the wrong place."""
     counts = np.bincount(table.part_name, minlength=len(table.part_names))
     used = [(name, int(count)) for name, count in zip(table.part_names, counts.tolist(), strict=True) if count]
     odd = [name for name, _ in used if _is_odd(name)]
     if not odd and len(used) <= MAX_PART_NAMES:
         return ()
-    if trust_parts or rule.kind in ("regex", "dir"):
+    if trust_parts or table.rule.kind in ("regex", "dir"):
         if not odd:
             return ()
         shown = tuple(_show(name) for name in odd[:5])
         return (Problem("odd_part", len(odd), shown, "part names that readers may not take", "", is_fatal=False),)
-    raise _wrong_cut(table, rule, {name for name in odd} or {name for name, _ in used}, bool(odd))
+    raise _wrong_cut(table, set(odd) or {name for name, _ in used}, bool(odd))
 
 
 def _is_odd(name: bytes) -> bool:
@@ -395,7 +369,8 @@ def _is_odd(name: bytes) -> bool:
     )
 
 
-def _wrong_cut(table: SampleTable, rule: KeyRule, names: set[bytes], odd: bool) -> BadKey:
+def _wrong_cut(table: SampleTable, names: set[bytes], odd: bool) -> BadKey:
+    rule = table.rule
     wanted = np.array([name in names for name in table.part_names])
     parts = np.flatnonzero(wanted[table.part_name])
     owners = np.unique(np.searchsorted(table.part_start, parts, side="right") - 1)
@@ -403,7 +378,7 @@ def _wrong_cut(table: SampleTable, rule: KeyRule, names: set[bytes], odd: bool) 
     for sample in owners[:5].tolist():
         rows = table.part_entry[table.part_start[sample] : table.part_start[sample + 1]]
         files = [table.entries.path(int(row)).rpartition(b"/")[2] for row in rows[:3]]
-        key = keys_of(table, rule, np.array([sample]))[0]
+        key = keys_of(table, np.array([sample]))[0]
         lines.append(f"{', '.join(_show(name) for name in files)}  ->  key {_show(key)}")
     where = "its first dot" if rule.kind == "first-dot" else "its last dot"
     what = (
@@ -438,9 +413,3 @@ def _several(count: int, one: str, many: str, examples: list[str]) -> str:
 def _show(name: bytes) -> str:
     text = name.decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
-
-
-def _pa() -> Any:
-    import pyarrow
-
-    return pyarrow

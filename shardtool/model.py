@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardtool.keys import KeyRule
+
 Int64Array: TypeAlias = NDArray[np.int64]
 UInt64Array: TypeAlias = NDArray[np.uint64]
 Int32Array: TypeAlias = NDArray[np.int32]
@@ -64,7 +66,7 @@ class EntryTable:
 
 @dataclass
 class Tally:
-    """What happened to entries that are not packed: counts by reason, the entries themselves as (reason, path, detail)."""
+    """Entries that are not packed: counts by reason, and each as (reason, path, detail)."""
 
     counts: dict[str, int] = field(default_factory=dict)
     entries: list[tuple[str, bytes, str]] = field(default_factory=list)
@@ -116,7 +118,7 @@ class ScanResult:
 
 @dataclass(frozen=True)
 class GeneratedPart:
-    """A part that no file holds: a class number, a row of a joined table. Sample s has values[codes[s]], or none at -1."""
+    """A part that no file holds (a class number, a joined row): sample s has values[codes[s]], or none at -1."""
 
     name: bytes
     values: list[bytes]
@@ -128,6 +130,7 @@ class SampleTable:
     """Samples with their parts, in source order. Keys and paths are not stored: they follow from entry and rule."""
 
     entries: EntryTable
+    rule: KeyRule
     key_hash: UInt64Array  # xxh3_64(key, seed), uint64[num_samples]: the shuffled order, and the test for duplicates
     key_bytes: Int32Array  # length of the key, int32[num_samples]
     part_start: Int64Array  # int64[num_samples + 1]; parts of sample s are rows part_start[s]:part_start[s + 1]
@@ -212,3 +215,36 @@ class PartTotals:
     num_bytes: int
     smallest: int
     largest: int
+
+
+@dataclass(frozen=True)
+class ShardRows:
+    """All that is needed to write one shard: samples in final order with their parts, locators and guards.
+
+    The member called key + b"." + name lies at `source` below its root, or at that same path where source is null, or
+    is `data` itself where that is not null.
+    """
+
+    keys: BinaryArray  # binary[num_samples]
+    labels: Int32Array | None  # int32[num_samples]
+    part_start: Int64Array  # int64[num_samples + 1]
+    names: BinaryArray  # binary[num_parts]
+    source: BinaryArray  # binary[num_parts], nullable
+    roots: NDArray[np.uint16]  # uint16[num_parts]
+    sizes: Int64Array  # bytes, int64[num_parts]
+    mtimes_ns: Int64Array  # guards, int64[num_parts]; 0 for generated parts
+    data: BinaryArray  # binary[num_parts], nullable
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the shard."""
+        return len(self.part_start) - 1
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of the shard."""
+        return len(self.sizes)
+
+    def owners(self) -> Int64Array:
+        """int64[num_parts]: the sample of each part."""
+        return np.repeat(np.arange(self.num_samples), np.diff(self.part_start))

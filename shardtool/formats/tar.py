@@ -1,0 +1,199 @@
+"""Tar shards: plain ustar, one member a part, the parts of a sample side by side, two zero blocks at the end.
+
+Members are laid out in a slab: payload is read to its place, headers follow in one numpy pass, one write sends both.
+`write_simple` does the same a member at a time; the tests hold one against the other.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+
+from shardtool import columns
+from shardtool.formats.tar_header import (
+    BLOCK,
+    MAX_USTAR_SIZE,
+    NAME_BYTES,
+    TRAILER_BYTES,
+    extension,
+    extension_bytes,
+    headers,
+    padded,
+    split_name,
+)
+from shardtool.samples import keys_of, member_names_of
+
+if TYPE_CHECKING:
+    from shardtool.model import Int64Array, SampleTable, ShardRows, UInt64Array
+    from shardtool.sources.reader import PartReader
+    from shardtool.storage.local import ShardFile
+
+SLAB_BYTES = 1 << 20  # measured: 256 KiB 5 % slower, 4 MiB 37 %, a whole shard 2x
+
+
+@dataclass(frozen=True)
+class TarLayout:
+    """Where everything lies in a shard; follows from names and sizes alone."""
+
+    extension: Int64Array  # bytes of pax header before each member, int64[num_parts]
+    member_start: Int64Array  # int64[num_parts + 1], the last is where the trailer begins
+    part_offset: Int64Array  # payload, int64[num_parts]
+    sample_offset: Int64Array  # int64[num_samples]
+    sample_bytes: Int64Array  # int64[num_samples]
+
+
+@dataclass(frozen=True)
+class WrittenTar:
+    """Where each sample and part of a written shard lies, and the digest of each part."""
+
+    sample_offset: Int64Array
+    sample_bytes: Int64Array
+    part_offset: Int64Array
+    part_xxh3_64: UInt64Array
+
+
+@dataclass(frozen=True)
+class TarFormat:
+    """WebDataset-style tar shards."""
+
+    name: str = "tar"
+    suffix: str = ".tar"
+    layout: str = "tar/1"
+
+    def sizes(self, table: SampleTable) -> Int64Array:
+        """int64[num_samples]: bytes of each sample in a tar, exact."""
+        sizes = table.entries.sizes[table.part_entry]
+        lengths = np.array([len(name) for name in table.part_names] + [0], np.int64)
+        name_bytes = np.repeat(table.key_bytes, table.parts_per_sample()) + 1 + lengths[table.part_name]
+        members = BLOCK + padded(sizes)
+        rare = np.flatnonzero((name_bytes > NAME_BYTES) | (sizes >= MAX_USTAR_SIZE))
+        if len(rare):
+            members[rare] += _extensions(table, rare)
+        total = table.sum_over_parts(members)
+        for part in table.generated:
+            cost = np.array([BLOCK + padded(len(value)) for value in part.values] + [0], np.int64)
+            total = total + cost[part.codes] + _generated_extensions(table, part.name, part.codes >= 0)
+        return total
+
+    def shard_overhead(self, num_samples: int) -> int:
+        """Bytes of the end-of-archive blocks; the same for any number of samples."""
+        return TRAILER_BYTES
+
+    def write(self, rows: ShardRows, members: list[bytes], read: PartReader, out: ShardFile) -> WrittenTar:
+        """Write a shard through a slab.
+
+        Args:
+            members: key + b"." + part name, list[num_parts].
+        """
+        layout = layout_of(rows, members)
+        digests = np.zeros(rows.num_parts, np.uint64)
+        with mmap.mmap(-1, SLAB_BYTES) as memory, memoryview(memory) as slab:
+            _write_members(rows, members, layout, read, out, slab, digests)
+        out.write(bytes(TRAILER_BYTES))
+        return WrittenTar(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests)
+
+
+def layout_of(rows: ShardRows, members: list[bytes]) -> TarLayout:
+    """Offsets of a shard, before a byte of it is read."""
+    extra = np.zeros(rows.num_parts, np.int64)
+    lengths = np.fromiter(map(len, members), np.int64, rows.num_parts)
+    for part in np.flatnonzero((lengths > NAME_BYTES) | (rows.sizes >= MAX_USTAR_SIZE)).tolist():
+        extra[part] = extension_bytes(members[part], int(rows.sizes[part]))
+    starts = np.concatenate([[0], np.cumsum(extra + BLOCK + padded(rows.sizes))]).astype(np.int64)
+    bounds = starts[rows.part_start]
+    return TarLayout(extra, starts, starts[:-1] + extra + BLOCK, bounds[:-1], np.diff(bounds))
+
+
+def _write_members(
+    rows: ShardRows,
+    members: list[bytes],
+    layout: TarLayout,
+    read: PartReader,
+    out: ShardFile,
+    slab: memoryview,
+    digests: UInt64Array,
+) -> None:
+    blocks = np.frombuffer(slab, np.uint8).reshape(-1, BLOCK)
+    first, starts = 0, layout.member_start
+    while first < rows.num_parts:
+        last = int(np.searchsorted(starts, starts[first] + SLAB_BYTES, side="right")) - 1
+        if last <= first:
+            digests[first] = _write_large(rows, members, first, read, out, slab)
+            first += 1
+            continue
+        base = starts[first]
+        sizes, payload = rows.sizes[first:last], layout.part_offset[first:last] - base
+        ragged = (sizes & (BLOCK - 1)) != 0
+        blocks[((payload + sizes) >> 9)[ragged]] = 0  # the rest of a payload's last block
+        digests[first:last] = read.fill(first, last, payload.tolist(), slab)
+        blocks[(payload >> 9) - 1] = headers(members[first:last], sizes)
+        for part in np.flatnonzero(layout.extension[first:last]).tolist():
+            start = int(starts[first + part] - base)
+            record = extension(members[first + part], int(sizes[part]))
+            slab[start : start + len(record)] = record
+        out.write(slab[: int(starts[last] - base)])
+        first = last
+    del blocks
+
+
+def _write_large(
+    rows: ShardRows, members: list[bytes], part: int, read: PartReader, out: ShardFile, slab: memoryview
+) -> int:
+    """A member larger than the slab, in pieces; its xxh3_64."""
+    size = int(rows.sizes[part])
+    out.write(extension(members[part], size) + headers([members[part]], rows.sizes[part : part + 1]).tobytes())
+    state = xxhash.xxh3_64()
+    for piece in read.stream(part, slab):
+        state.update(piece)
+        out.write(piece)
+    out.write(bytes(int(padded(size)) - size))
+    return state.intdigest()
+
+
+def write_simple(rows: ShardRows, members: list[bytes], read: PartReader, out: ShardFile) -> WrittenTar:
+    """The same bytes as `TarFormat.write`, a member at a time: the oracle of the slab."""
+    layout = layout_of(rows, members)
+    digests = np.zeros(rows.num_parts, np.uint64)
+    buffer = memoryview(bytearray(SLAB_BYTES))
+    for part in range(rows.num_parts):
+        digests[part] = _write_large(rows, members, part, read, out, buffer)
+    out.write(bytes(TRAILER_BYTES))
+    return WrittenTar(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests)
+
+
+def unportable_names(table: SampleTable) -> list[bytes]:
+    """Member names that neither ustar nor pax can hold: longer than ustar allows, and not UTF-8."""
+    lengths = np.array([len(name) for name in table.part_names], np.int64)
+    name_bytes = np.repeat(table.key_bytes, table.parts_per_sample()) + 1 + lengths[table.part_name]
+    found = []
+    for name in member_names_of(table, np.flatnonzero(name_bytes > NAME_BYTES)):
+        if split_name(name) is None:
+            try:
+                name.decode("utf-8")
+            except UnicodeDecodeError:
+                found.append(name)
+    return found
+
+
+def _extensions(table: SampleTable, parts: Int64Array) -> Int64Array:
+    sizes = table.entries.sizes[table.part_entry[parts]].tolist()
+    return np.array(
+        [extension_bytes(name, size) for name, size in zip(member_names_of(table, parts), sizes, strict=True)],
+        np.int64,
+    )
+
+
+def _generated_extensions(table: SampleTable, name: bytes, has_part: np.ndarray) -> Int64Array:  # type: ignore[type-arg]
+    extra = np.zeros(table.num_samples, np.int64)
+    rare = np.flatnonzero(has_part & (table.key_bytes + 1 + len(name) > NAME_BYTES))
+    extra[rare] = [extension_bytes(key + b"." + name, 0) for key in keys_of(table, rare)]
+    return extra
+
+
+def member_names(rows: ShardRows) -> list[bytes]:
+    """key + b"." + part name for each part of a shard."""
+    return columns.to_list(columns.joined(columns.take(rows.keys, rows.owners()), rows.names, b"."))

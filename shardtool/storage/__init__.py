@@ -1,0 +1,1 @@
+"""Places that hold data sets. Local folders; object stores behave alike."""
