@@ -1,0 +1,150 @@
+"""The state of the data side of a run: one small dictionary, the same on every rank, JSON-able as it is.
+
+Only integers and short strings, and always the same keys, as checkpoint libraries want it. World size, batch size,
+nodes and loader workers are not in it: they may change at any position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from shardtool.errors import PlanMismatch, UsageProblem
+from shardtool.order_params import OrderParams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shardtool.deal import Policy
+
+__all__ = ["STATE_VERSION", "Restored", "dump_state", "load_state", "move_to_grown"]
+
+STATE_VERSION = 1
+_ORDER_VERSION = "1"  # of the arithmetic in docs/formats/order.md; follows the mode: "plw1"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a state says: go on at `position` with `params`; `notes` are sentences for the user."""
+
+    params: OrderParams
+    policy: Policy
+    position: int
+    notes: tuple[str, ...] = ()
+
+
+def dump_state(
+    params: OrderParams, *, fingerprint: str, num_samples: int, policy: Policy, position: int
+) -> dict[str, int | str]:
+    """The state at a position of the stream, such as `Deal.position_after` gives.
+
+    Args:
+        params: of the order in use.
+        fingerprint: the `dataset_id` of the manifest.
+        num_samples: samples of one epoch.
+        policy: what becomes of the tail of an epoch.
+        position: samples of the global stream consumed, counted from the start of training.
+    """
+    return {
+        "v": STATE_VERSION,
+        "fingerprint": fingerprint,
+        "order": params.mode + _ORDER_VERSION,
+        "seed": f"{params.seed:016x}",  # may exceed int64, the largest integer some checkpoints hold
+        "lanes": params.lanes,
+        "radices": "x".join(map(str, params.radices)),
+        "unit": params.unit,
+        "piece": params.piece,
+        "window": params.window,
+        "locality": params.locality,
+        "samples": num_samples,
+        "policy": policy,
+        "position": position,
+    }
+
+
+def load_state(
+    state: Mapping[str, Any],
+    *,
+    fingerprint: str,
+    num_samples: int,
+    params: OrderParams | None = None,
+    policy: Policy | None = None,
+    is_strict: bool = False,
+    ignores_fingerprint: bool = False,
+) -> Restored:
+    """Where a run goes on. The state's order wins over `params`, with a note.
+
+    Args:
+        state: what `dump_state` gave.
+        fingerprint: the `dataset_id` of the data set at hand.
+        num_samples: samples of one epoch of the data set at hand.
+        params: the order that was asked for, if any.
+        policy: the policy that was asked for, if any.
+        is_strict: other order parameters are an error.
+        ignores_fingerprint: go on with another data set of as many samples.
+
+    Raises:
+        PlanMismatch: another data set; another order where strict; another policy inside an epoch.
+        UsageProblem: not a state, or of a later version.
+    """
+    stored, stored_policy, position = _parse(state)
+    notes: list[str] = []
+    if state["fingerprint"] != fingerprint or state["samples"] != num_samples:
+        message = (
+            f"the state belongs to data set {state['fingerprint']} with {state['samples']:,} samples, "
+            f"this is {fingerprint} with {num_samples:,}"
+        )
+        if not ignores_fingerprint or state["samples"] != num_samples:
+            raise PlanMismatch(message, hint="go on with the data set the run began with, or start at position 0")
+        notes.append(message)
+    if params is not None and params != stored:
+        message = f"the state was made with {stored}, asked for is {params}"
+        if is_strict:
+            raise PlanMismatch(message, hint="leave the order options out: the state brings them")
+        notes.append(f"{message}; the state's order is used")
+    if policy is not None and policy != stored_policy:
+        if position % num_samples:
+            raise PlanMismatch(
+                f"the state was made with policy {stored_policy}, asked for is {policy}, inside an epoch",
+                hint=f"go on with --policy {stored_policy} to the end of the epoch",
+            )
+        stored_policy = policy
+    return Restored(stored, stored_policy, position, tuple(notes))
+
+
+def move_to_grown(position: int, num_samples: int, grown_samples: int) -> int:
+    """The same epoch border in the stream of a data set that grew.
+
+    Raises:
+        PlanMismatch: the position lies inside an epoch.
+    """
+    epoch, place = divmod(position, num_samples)
+    if place:
+        raise PlanMismatch(
+            f"position {position} lies {place:,} samples inside epoch {epoch}, and the data set grew",
+            hint="a data set may grow between two epochs only",
+        )
+    return epoch * grown_samples
+
+
+def _parse(state: Mapping[str, Any]) -> tuple[OrderParams, Policy, int]:
+    try:
+        if state["v"] != STATE_VERSION or not str(state["order"]).endswith(_ORDER_VERSION):
+            raise UsageProblem(
+                f"state version {state['v']}, order {state['order']}: made by another version of shardtool",
+                hint="load it with that version",
+            )
+        radices = tuple(int(radix) for radix in state["radices"].split("x") if radix)
+        params = OrderParams(
+            mode=state["order"].removesuffix(_ORDER_VERSION),
+            seed=int(state["seed"], 16),
+            lanes=state["lanes"],
+            radices=radices,
+            unit=state["unit"],
+            piece=state["piece"],
+            window=state["window"],
+            locality=state["locality"],
+        )
+        return params, cast("Policy", state["policy"]), int(state["position"])
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageProblem(f"not a state of shardtool: {error}", hint="give what dump_state returned") from error
