@@ -111,7 +111,7 @@ def parse_rule(
 
     Args:
         group_by: one of `RULES`, or `regex:PATTERN`.
-        aliases: `from=to` each; several names may be given as `jpeg,jpg=image`.
+        aliases: `part=extension` each; several extensions may be given: `image=jpg,jpeg,png`.
         no_ext: part name for files without extension.
 
     Raises:
@@ -148,9 +148,9 @@ def compile_pattern(text: str, option: str) -> re.Pattern[bytes]:
 def _aliases(pairs: tuple[str, ...]) -> dict[bytes, bytes]:
     table: dict[bytes, bytes] = {}
     for pair in pairs:
-        names, equals, target = pair.partition("=")
+        target, equals, names = pair.partition("=")
         if not equals or not target or not names:
-            raise UsageProblem(f"--alias {pair!r} is not FROM=TO", hint="write --alias jpeg=jpg")
+            raise UsageProblem(f"--alias {pair!r} is not PART=EXTENSION", hint="write --alias jpg=jpeg")
         for name in names.split(","):
             table[name.strip().encode()] = target.strip().encode()
     return table

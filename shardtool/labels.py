@@ -40,7 +40,7 @@ def add_labels(table: SampleTable, label_from: str) -> SampleTable:
     if LABEL_PART in table.part_names:
         raise GroupError(
             "--label-from makes a part 'cls', but files with that extension are there already",
-            hint="leave them out with --exclude '*.cls', or rename them with --alias cls=label",
+            hint="leave them out with --exclude '*.cls', or rename them with --alias label=cls",
         )
     ids: dict[bytes, int] = {}
     found = np.empty(table.num_samples, np.int32)

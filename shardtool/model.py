@@ -196,6 +196,7 @@ class Receipt:
     payload_bytes: int
     parts: dict[str, PartTotals]
     failed: tuple[tuple[str, str], ...] = ()  # (escaped key, reason)
+    failed_entries: int = 0  # files that the failed samples would have taken
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Messages from it: pickles of (task id, is_good, result or exception).
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -130,6 +131,7 @@ def _sigint_blocked() -> Iterator[None]:
 
 
 def _main(connection: Connection) -> None:
+    gc.freeze()  # what the fork server imported is never garbage; its pages stay shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -127,6 +127,7 @@ GROUPING = (
         help="Call files with extension EXT part PART: jpg=jpeg; may be repeated.",
     ),
     _flag("Grouping", "--keep-case", text="Keep JPG and jpg apart; by default extensions are lowered."),
+    _flag("Grouping", "--escape-names", text="Write bytes of names that are not UTF-8 as %XX."),
     _define(
         "Grouping", "--require", type=WordsType(), metavar="PARTS", help="Parts that every sample must have: jpg,txt."
     ),

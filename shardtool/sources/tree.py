@@ -88,7 +88,7 @@ class TreeSource:
 def walk_all(rules: WalkRules, folders: list[Folder], pool: WorkerPool | None, alone_s: float = ALONE_S) -> Found:
     """What lies in `folders` and below them: alone for `alone_s`, then with the pool."""
     if pool is None or pool.num_workers < 2:
-        return walk(rules, folders, limit=None)
+        return walk(rules, folders)
     found, queue = Found(), deque(folders)
     walker = _Walker(rules, found)
     until = time.monotonic() + alone_s
@@ -96,16 +96,26 @@ def walk_all(rules: WalkRules, folders: list[Folder], pool: WorkerPool | None, a
         queue.extend(walker.visit(queue.popleft()))
     found.used_includes |= rules.names.used_includes()
     tasks = deque(_batches(list(queue), pool.num_workers))
-    for _, part in pool.run("shardtool.sources.tree:walk", tasks, context=rules) if tasks else ():
+    for _, part in pool.run("shardtool.sources.tree:walk_in_worker", tasks, context=rules) if tasks else ():
         tasks.extend(_batches(part.left, pool.num_workers))
         found.merge(part)
     return found
 
 
-def walk(rules: WalkRules, folders: list[Folder], limit: int | None = TASK_ENTRIES) -> Found:
+def walk_in_worker(rules: WalkRules, folders: list[Folder]) -> Found:
+    """`walk` up to TASK_ENTRIES, from inside each folder: a stat of a bare name is a fifth cheaper than with `dir_fd`."""
+    before = os.getcwdb()
+    try:
+        return walk(rules, folders, TASK_ENTRIES, may_chdir=True)
+    finally:
+        with suppress(OSError):
+            os.chdir(before)
+
+
+def walk(rules: WalkRules, folders: list[Folder], limit: int | None = None, *, may_chdir: bool = False) -> Found:
     """What lies in `folders` and below them; past `limit` entries the rest is handed back in `left`."""
     found = Found()
-    walker = _Walker(rules, found)
+    walker = _Walker(rules, found, may_chdir=may_chdir)
     stack = folders[::-1]
     while stack and (limit is None or walker.num_met < limit):
         stack.extend(reversed(walker.visit(stack.pop())))
@@ -123,8 +133,8 @@ def _batches(folders: list[Folder], num_workers: int) -> Iterator[list[Folder]]:
 class _Walker:
     """Visits one folder after another and puts what it meets into `found`."""
 
-    def __init__(self, rules: WalkRules, found: Found) -> None:
-        self._rules, self._found = rules, found
+    def __init__(self, rules: WalkRules, found: Found, *, may_chdir: bool = False) -> None:
+        self._rules, self._found, self._may_chdir = rules, found, may_chdir
         self._plain_mask = 0o170000 if os.geteuid() == 0 else 0o170444  # root reads all
         self.num_met = 0
 
@@ -146,9 +156,12 @@ class _Walker:
 
     def _visit(self, folder: Folder, fd: int, names: list[bytes]) -> list[Folder]:
         self.num_met += len(names)
-        look = partial(os.stat, dir_fd=fd, follow_symlinks=False)
         try:
-            stats = list(map(look, names))
+            if self._may_chdir:
+                os.fchdir(fd)
+                stats = list(map(os.lstat, names))
+            else:
+                stats = list(map(partial(os.stat, dir_fd=fd, follow_symlinks=False), names))
         except OSError:
             return _Sieve(self._rules, self._found, folder, fd).sift(names)
         if not self._are_plain(names, stats):

@@ -1,0 +1,67 @@
+"""`shardtool pack`: folders of small files become shuffled, exactly sized, indexed shards."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from shardtool.cli.choices import pack_request, plan_options
+from shardtool.cli.options import (
+    Command,
+    Output,
+    grouping_options,
+    options,
+    output_options,
+    running_options,
+    shard_options,
+    source_options,
+)
+from shardtool.errors import Incomplete
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "shardtool pack photos/ out/ --label-from parent",
+        "shardtool pack photos/ out/ --shard-size 256MiB --split train=0.9,validation=0.1",
+        "shardtool pack photos/ out/ --dry-run",
+    ),
+    exit_codes=(3, 5, 6, 7),
+)
+@click.argument("sources", nargs=-1, metavar="[SRC...]")
+@click.argument("out", metavar="OUT")
+@source_options
+@grouping_options
+@shard_options
+@running_options
+@options("dry-run", "world-size", "loader-workers")
+@output_options
+def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -> None:
+    """Pack the files of SRC into shards in OUT; the same command again goes on, or says that all is done."""
+    if chosen["dry_run"]:
+        from shardtool.cli.plan import show_plan
+
+        show_plan(output, sources, out, chosen)
+        return
+    from shardtool.executors.local import PRELOAD, LocalExecutor, workers_for
+    from shardtool.workers import WorkerPool
+
+    with WorkerPool(workers_for(chosen["workers"]), preload=PRELOAD) as pool:
+        pool.warm()
+        from shardtool.build import build
+        from shardtool.report.pack import next_steps, pack_text
+
+        request = pack_request(sources, out, plan_options(sources, chosen), chosen)
+        result = build(request, pool, LocalExecutor(pool), output)
+    output.result(result.document(out), pack_text(result, out), brief=out)
+    for line in next_steps(result, out):
+        output.hint(line)
+    failed = result.failed_entries
+    if failed:
+        raise Incomplete(
+            f"{failed:,} files were not packed: they failed, or a policy skipped them",
+            hint=f"they are listed in {os.path.join(out, '.shardtool', 'failed.jsonl')}; the same command tries again",
+            where={"path": out},
+        )

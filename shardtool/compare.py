@@ -1,0 +1,136 @@
+"""A stored plan against a fresh one: which files were added, removed, resized, or have other contents now."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from shardtool import columns
+from shardtool.formats.tar import member_names
+from shardtool.index_file import open_index
+from shardtool.names import index_path
+from shardtool.plan_file import plan_identity, read_rows
+from shardtool.plan_rows import shard_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardtool.model import ShardRows
+    from shardtool.plan import Plan
+    from shardtool.plan_file import StoredPlan
+
+
+@dataclass
+class Changes:
+    """What differs between two scans of a source, in files (parts), with examples."""
+
+    added: int = 0
+    removed: int = 0
+    resized: int = 0
+    rewritten: int = 0  # same size, other contents
+    touched: int = 0  # same size and contents, other time
+    other: bool = False  # the plan differs in something else: a label, a joined value
+    shards: set[int] = field(default_factory=set)  # that hold rewritten parts
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def any(self) -> bool:
+        """True where packing the source again would give another data set."""
+        return bool(self.added or self.removed or self.resized or self.rewritten or self.other)
+
+    @property
+    def only_contents(self) -> bool:
+        """True where every difference is one that `--update` can repair."""
+        return bool(self.rewritten) and not (self.added or self.removed or self.resized or self.other)
+
+    def sentence(self) -> str:
+        """`3 files added, 1 changed` ."""
+        words = [
+            (self.added, "added"),
+            (self.removed, "removed"),
+            (self.resized + self.rewritten, "changed"),
+        ]
+        said = [f"{count:,} {word}" for count, word in words if count]
+        if self.other and not said:
+            return "labels or joined values changed"
+        return ("files: " if said else "") + ", ".join(said)
+
+
+def compare_plans(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
+    """What has changed since `stored` was made, by contents where only times differ."""
+    if plan_identity(fresh) == stored.plan_id:
+        return _compare_guards(out, stored, fresh)
+    return _compare_members(out, stored, fresh)
+
+
+def _compare_guards(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
+    changes = Changes()
+    for shard in range(len(stored.shards)):
+        old, new = read_rows(out, shard), shard_rows(fresh.samples, fresh.samples_of(shard))
+        rows = np.flatnonzero(old.mtimes_ns != new.mtimes_ns)
+        if len(rows) == 0:
+            continue
+        members = member_names(new)
+        sources = columns.to_list(new.source)
+        digests = _packed_digests(out, stored, shard, new.num_parts)
+        for row in rows.tolist():
+            root = fresh.samples.entries.roots[int(new.roots[row])]
+            path = os.path.join(os.fsencode(root), sources[row] or members[row])
+            if digests is not None and _digest(path) == int(digests[row]):
+                changes.touched += 1
+                continue
+            changes.rewritten += 1
+            changes.shards.add(shard)
+            _example(changes, os.fsdecode(path))
+    return changes
+
+
+def _packed_digests(out: str, stored: StoredPlan, shard: int, num_parts: int) -> Any:
+    """xxh3_64 of each part as packed; None where the shard is not packed, or parts of it were left out."""
+    path = os.path.join(out, index_path(shard, len(stored.shards)))
+    if not os.path.exists(path):
+        return None
+    index = open_index(path)
+    return index.part_xxh3_64 if index.num_parts == num_parts else None
+
+
+def _digest(path: bytes) -> int:
+    state = xxhash.xxh3_64()
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(1 << 20):
+            state.update(chunk)
+    return state.intdigest()
+
+
+def _compare_members(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
+    old_names, old_sizes = _members(read_rows(out, shard) for shard in range(len(stored.shards)))
+    new_names, new_sizes = _members(
+        shard_rows(fresh.samples, fresh.samples_of(shard)) for shard in range(len(fresh.shards))
+    )
+    common, old_at, new_at = np.intersect1d(old_names, new_names, assume_unique=True, return_indices=True)
+    changes = Changes(
+        added=len(new_names) - len(common),
+        removed=len(old_names) - len(common),
+        resized=int((old_sizes[old_at] != new_sizes[new_at]).sum()),
+    )
+    changes.other = not (changes.added or changes.removed or changes.resized)
+    return changes
+
+
+def _members(shards: Iterator[ShardRows]) -> tuple[Any, Any]:
+    """(uint64 hash of each member name, its size), over all shards."""
+    hashes, sizes = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    for rows in shards:
+        names = member_names(rows)
+        hashes.append(np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names)))
+        sizes.append(rows.sizes)
+    return np.concatenate(hashes), np.concatenate(sizes)
+
+
+def _example(changes: Changes, path: str) -> None:
+    if len(changes.examples) < 5:
+        changes.examples.append(path)

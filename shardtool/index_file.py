@@ -1,0 +1,193 @@
+"""The index of one shard, `index/00017.arrow`: where each sample and part lies, with digests. Mapped, never loaded.
+
+Schema metadata `shardtool` holds a JSON object: format, the shard's path, bytes and xxh3_128, and the xxh3_64 of every
+16 MiB block. Byte layout: docs/formats/index.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardtool import columns
+from shardtool.errors import CorruptShard
+from shardtool.hashing import BLOCK_BYTES
+
+if TYPE_CHECKING:
+    from shardtool.formats import WrittenParts
+    from shardtool.model import BinaryArray, FileRecord, Int32Array, Int64Array, ShardRows, UInt64Array
+
+SCHEMA = "shardtool/index/1"
+_META = b"shardtool"
+_PART = pa.struct(
+    [
+        pa.field("name", pa.binary(), nullable=False),
+        pa.field("offset", pa.uint64(), nullable=False),
+        pa.field("bytes", pa.uint64(), nullable=False),
+        pa.field("xxh3_64", pa.uint64(), nullable=False),
+        pa.field("source", pa.binary()),
+    ]
+)
+_PARTS = pa.list_(pa.field("item", _PART, nullable=False))
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The columns of an index file."""
+
+    meta: dict[str, Any]
+    keys: BinaryArray  # binary[num_samples]
+    offset: UInt64Array  # first byte of each sample in the shard file, uint64[num_samples]
+    num_bytes: UInt64Array  # the sample's whole extent, uint64[num_samples]
+    labels: Int32Array | None
+    part_start: Int64Array  # int64[num_samples + 1]
+    part_names: BinaryArray  # binary[num_parts]
+    part_offset: UInt64Array  # first payload byte
+    part_bytes: UInt64Array
+    part_xxh3_64: UInt64Array
+    part_source: BinaryArray  # binary[num_parts], null where it equals key.name
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the shard."""
+        return len(self.offset)
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of the shard."""
+        return len(self.part_offset)
+
+    @property
+    def block_digests(self) -> list[int]:
+        """xxh3_64 of each 16 MiB block of the shard file."""
+        return [int(digest, 16) for digest in self.meta["blocks"]]
+
+    def owners(self) -> Int64Array:
+        """int64[num_parts]: the sample of each part."""
+        return np.repeat(np.arange(self.num_samples), np.diff(self.part_start))
+
+    def key(self, sample: int) -> bytes:
+        """Key of one sample."""
+        value: bytes = self.keys[sample].as_py()
+        return value
+
+
+def encode_index(
+    rows: ShardRows, written: WrittenParts, shard_format: str, layout: str, record: FileRecord, blocks: list[int]
+) -> bytes:
+    """The index file of a shard just written."""
+    return encode_columns(
+        keys=rows.keys,
+        offset=written.sample_offset,
+        num_bytes=written.sample_bytes,
+        labels=rows.labels,
+        part_start=rows.part_start,
+        names=rows.names,
+        part_offset=written.part_offset,
+        part_bytes=rows.sizes,
+        part_xxh3_64=written.part_xxh3_64,
+        source=rows.source,
+        meta=index_meta(shard_format, layout, record, blocks),
+    )
+
+
+def index_meta(shard_format: str, layout: str, record: FileRecord, blocks: list[int]) -> dict[str, Any]:
+    """The JSON object in the schema metadata of an index."""
+    return {
+        "schema": SCHEMA,
+        "format": shard_format,
+        "layout": layout,
+        "shard": {"path": record.path, "bytes": record.num_bytes, "xxh3_128": record.xxh3_128},
+        "block_bytes": BLOCK_BYTES,
+        "blocks": [f"{digest:016x}" for digest in blocks],
+    }
+
+
+def encode_columns(
+    *,
+    keys: BinaryArray,
+    offset: Int64Array,
+    num_bytes: Int64Array,
+    labels: Int32Array | None,
+    part_start: Int64Array,
+    names: BinaryArray,
+    part_offset: Int64Array,
+    part_bytes: Int64Array,
+    part_xxh3_64: UInt64Array,
+    source: BinaryArray,
+    meta: dict[str, Any],
+) -> bytes:
+    """An index file from its columns."""
+    fields = [
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("offset", pa.uint64(), nullable=False),
+        pa.field("bytes", pa.uint64(), nullable=False),
+        *([] if labels is None else [pa.field("label", pa.int32())]),
+        pa.field("parts", _PARTS, nullable=False),
+    ]
+    schema = pa.schema(fields, metadata={_META: json.dumps(meta, separators=(",", ":")).encode()})
+    parts = pa.StructArray.from_arrays(
+        [names, _unsigned(part_offset), _unsigned(part_bytes), pa.array(part_xxh3_64), source], fields=list(_PART)
+    )
+    lists = pa.ListArray.from_arrays(pa.array(part_start.astype(np.int32)), parts, type=_PARTS)
+    arrays = [keys, _unsigned(offset), _unsigned(num_bytes), *([] if labels is None else [pa.array(labels)]), lists]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(arrays, schema=schema))
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def _unsigned(values: Any) -> Any:
+    return pa.array(np.ascontiguousarray(values, np.int64).view(np.uint64))
+
+
+def open_index(path: str) -> ShardIndex:
+    """Map an index file; its columns are views into the map.
+
+    Raises:
+        CorruptShard: not an index, or cut short.
+    """
+    try:
+        with pa.memory_map(path) as source:
+            reader = pa.ipc.open_file(source)
+            meta = json.loads(reader.schema.metadata[_META])
+            if meta["schema"] != SCHEMA or reader.num_record_batches != 1:
+                raise ValueError(f"schema {meta['schema']!r}")
+            return _from_batch(reader.get_batch(0), meta)
+    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+        raise CorruptShard(
+            f"{path} is no index of ours, or it is damaged: {error}",
+            hint="shardtool index OUT builds it again from the shard",
+            where={"path": path},
+        ) from error
+
+
+def _from_batch(batch: Any, meta: dict[str, Any]) -> ShardIndex:
+    parts = batch.column("parts")
+    fields = parts.values
+    names = batch.schema.names
+    return ShardIndex(
+        meta=meta,
+        keys=batch.column("key"),
+        offset=batch.column("offset").to_numpy(),
+        num_bytes=batch.column("bytes").to_numpy(),
+        labels=batch.column("label").to_numpy(zero_copy_only=False) if "label" in names else None,
+        part_start=parts.offsets.to_numpy().astype(np.int64),
+        part_names=fields.field("name"),
+        part_offset=fields.field("offset").to_numpy(),
+        part_bytes=fields.field("bytes").to_numpy(),
+        part_xxh3_64=fields.field("xxh3_64").to_numpy(),
+        part_source=fields.field("source"),
+    )
+
+
+def part_table(index: ShardIndex) -> list[tuple[bytes, Int64Array]]:
+    """(part name, rows of that part) for each name of the shard, by name."""
+    names = np.array(columns.to_list(index.part_names), object)
+    found = sorted(set(names.tolist()))
+    return [(name, np.flatnonzero(names == name)) for name in found]

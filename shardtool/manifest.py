@@ -1,0 +1,271 @@
+"""manifest.json: all shards with sizes, counts and digests, written last. A data set without one is unfinished."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shardtool import __version__
+from shardtool.errors import FormatError, SourceNotFound
+from shardtool.hashing import digest_chunks
+from shardtool.model import FileRecord, PartTotals
+from shardtool.receipts import file_document, file_record, fold_receipts, parts_document, parts_from
+from shardtool.storage.local import put_file
+
+if TYPE_CHECKING:
+    from shardtool.model import Receipt
+    from shardtool.plan_file import StoredPlan
+
+SCHEMA = "shardtool/manifest/1"
+MANIFEST = "manifest.json"
+LABELS = "labels.json"
+_PATH_OPTIONS = ("join", "files_from")  # the manifest names files, never places
+
+
+@dataclass(frozen=True)
+class ManifestShard:
+    """One shard of a data set; its number is its place in the manifest."""
+
+    split: str
+    files: tuple[FileRecord, ...]
+    index: FileRecord | None
+    num_samples: int
+    payload_bytes: int
+
+    @property
+    def path(self) -> str:
+        """The file that holds the payload, below the data set's folder."""
+        return self.files[0].path
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files of the shard, its index aside."""
+        return sum(record.num_bytes for record in self.files)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A finished data set."""
+
+    format: str
+    compression: str
+    plan_id: str
+    dataset_id: str
+    shards: tuple[ManifestShard, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    membership: dict[str, Any] = field(default_factory=dict)
+    ledger: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, PartTotals] = field(default_factory=dict)
+    labels: FileRecord | None = None
+    created_by: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return sum(shard.num_samples for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shard files."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(shard.payload_bytes for shard in self.shards)
+
+    def splits(self) -> dict[str, dict[str, int]]:
+        """{split: {samples, shards, bytes}} in the order of the shards."""
+        found: dict[str, dict[str, int]] = {}
+        for shard in self.shards:
+            entry = found.setdefault(shard.split, {"samples": 0, "shards": 0, "bytes": 0})
+            entry["samples"] += shard.num_samples
+            entry["shards"] += 1
+            entry["bytes"] += shard.num_bytes
+        return found
+
+
+def dataset_identity(labels: FileRecord | None, shards: tuple[ManifestShard, ...]) -> str:
+    """dataset_id: xxh3_128 over labels.json and each shard's names, samples, bytes and digests in order."""
+    rows: list[Any] = [labels.xxh3_128 if labels else None]
+    rows += [
+        [shard.split, shard.num_samples, [[r.path, r.num_bytes, r.xxh3_128] for r in shard.files]] for shard in shards
+    ]
+    return digest_chunks([json.dumps(rows, separators=(",", ":")).encode()])
+
+
+def publish(out: str, stored: StoredPlan, receipts: list[Receipt], *, durable: bool) -> Manifest:
+    """Write labels.json and manifest.json, then fold the receipts. All receipts of the plan must be given, in order."""
+    labels = None
+    if stored.label_names:
+        text = json.dumps(list(stored.label_names), ensure_ascii=False, indent=0) + "\n"
+        labels = put_file(out, LABELS, text.encode(), tag="labels", durable=durable)
+    shards = tuple(
+        ManifestShard(receipt.split, receipt.files, receipt.index, receipt.num_samples, receipt.payload_bytes)
+        for receipt in receipts
+    )
+    failed = sum(receipt.failed_entries for receipt in receipts)
+    ledger = stored.ledger.document()
+    ledger["packed"] -= failed
+    ledger["failed"] += failed
+    manifest = Manifest(
+        format=stored.options.format,
+        compression="none",
+        plan_id=stored.plan_id,
+        dataset_id=dataset_identity(labels, shards),
+        shards=shards,
+        options=_shown_options(stored.options.document()),
+        membership=dict(stored.membership or {}),
+        ledger=ledger,
+        parts=merge_parts([receipt.parts for receipt in receipts]),
+        labels=labels,
+        created_by=versions(),
+    )
+    put_file(out, MANIFEST, encode_manifest(manifest), tag="manifest", durable=durable)
+    fold_receipts(out, receipts, durable=durable)
+    return manifest
+
+
+def _shown_options(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: os.path.basename(str(value)) if name in _PATH_OPTIONS else value for name, value in options.items()}
+
+
+def versions() -> dict[str, str]:
+    """Versions of what can change an output byte."""
+    import numpy as np
+    import pyarrow as pa
+
+    return {"shardtool": __version__, "numpy": str(np.__version__), "pyarrow": str(pa.__version__)}
+
+
+def merge_parts(tables: list[dict[str, PartTotals]]) -> dict[str, PartTotals]:
+    """Totals over several shards."""
+    merged: dict[str, PartTotals] = {}
+    for table in tables:
+        for name, totals in table.items():
+            known = merged.get(name)
+            merged[name] = totals if known is None else _sum(known, totals)
+    return dict(sorted(merged.items()))
+
+
+def _sum(one: PartTotals, two: PartTotals) -> PartTotals:
+    return PartTotals(
+        one.samples + two.samples,
+        one.num_bytes + two.num_bytes,
+        min(one.smallest, two.smallest),
+        max(one.largest, two.largest),
+    )
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """manifest.json: head first, then one shard a line."""
+    head = {
+        "schema": SCHEMA,
+        "format": manifest.format,
+        "compression": manifest.compression,
+        "plan_id": manifest.plan_id,
+        "dataset_id": manifest.dataset_id,
+        "created_by": manifest.created_by,
+        "options": manifest.options,
+        "membership": manifest.membership,
+        "totals": {
+            "samples": manifest.num_samples,
+            "shards": len(manifest.shards),
+            "bytes": manifest.num_bytes,
+            "payload_bytes": manifest.payload_bytes,
+            "sources": manifest.ledger.get("packed", 0),
+        },
+        "ledger": manifest.ledger,
+        "parts": parts_document(manifest.parts),
+        "splits": manifest.splits(),
+        "labels": file_document(manifest.labels) if manifest.labels else None,
+    }
+    lines = [json.dumps(_shard_document(shard), separators=(",", ":")) for shard in manifest.shards]
+    text = json.dumps(head, indent=1, ensure_ascii=False)
+    return (text[:-2] + ',\n "shards": [\n' + ",\n".join(lines) + "\n ]\n}\n").encode()
+
+
+def _shard_document(shard: ManifestShard) -> dict[str, Any]:
+    return {
+        "split": shard.split,
+        "files": [file_document(record) for record in shard.files],
+        "index": file_document(shard.index) if shard.index else None,
+        "samples": shard.num_samples,
+        "payload_bytes": shard.payload_bytes,
+    }
+
+
+def load_manifest(out: str) -> Manifest:
+    """The manifest of the data set in the folder `out`.
+
+    Raises:
+        SourceNotFound: there is none.
+        FormatError: it is not ours, or damaged.
+    """
+    path = os.path.join(out, MANIFEST)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _no_manifest(out) from error
+    try:
+        return decode_manifest(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{path} is no manifest of ours, or it is damaged: {error}",
+            hint="shardtool index OUT builds it again",
+            where={"path": path},
+        ) from error
+
+
+def _no_manifest(out: str) -> SourceNotFound:
+    if os.path.exists(os.path.join(out, ".shardtool")):
+        return SourceNotFound(
+            f"{out} is unfinished: it has no {MANIFEST}",
+            hint=f"shardtool pack {out} goes on with it; shardtool status {out} tells how far it is",
+            where={"path": out},
+        )
+    return SourceNotFound(
+        f"{out} holds no data set: there is no {MANIFEST}" if os.path.isdir(out) else f"{out} does not exist",
+        hint="name the folder that shardtool pack wrote",
+        where={"path": out},
+    )
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """The inverse of `encode_manifest`; ValueError, TypeError or KeyError for anything else."""
+    document = json.loads(data)
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"schema {document['schema']!r}")
+    return Manifest(
+        format=document["format"],
+        compression=document["compression"],
+        plan_id=document["plan_id"],
+        dataset_id=document["dataset_id"],
+        shards=tuple(_decode_shard(entry) for entry in document["shards"]),
+        options=document["options"],
+        membership=document["membership"],
+        ledger=document["ledger"],
+        parts=parts_from(document["parts"]),
+        labels=file_record(document["labels"]) if document["labels"] else None,
+        created_by=document["created_by"],
+    )
+
+
+def _decode_shard(entry: dict[str, Any]) -> ManifestShard:
+    return ManifestShard(
+        split=entry["split"],
+        files=tuple(_safe(file_record(record)) for record in entry["files"]),
+        index=_safe(file_record(entry["index"])) if entry["index"] else None,
+        num_samples=entry["samples"],
+        payload_bytes=entry["payload_bytes"],
+    )
+
+
+def _safe(record: FileRecord) -> FileRecord:
+    """`record`, where its path stays inside the data set's folder."""
+    if record.path.startswith("/") or ".." in record.path.split("/"):
+        raise ValueError(f"path {record.path!r} leads out of the folder")
+    return record

@@ -1,0 +1,209 @@
+"""`pack_shard(job, k) -> Receipt`: a planned shard becomes files; the same bytes wherever and however often it runs.
+
+The last steps (fsync, rename, receipt) happen in a thread, so that a worker packs shard k + 1 while the device takes k.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardtool import columns
+from shardtool.errors import SourceChanged, SourceError
+from shardtool.formats import get_format
+from shardtool.formats.tar import member_names
+from shardtool.index_file import encode_index
+from shardtool.model import PartTotals, Receipt
+from shardtool.names import index_path
+from shardtool.plan_file import read_rows
+from shardtool.receipts import write_receipt
+from shardtool.sources.reader import LocalReader
+from shardtool.storage.local import ShardFile, sweep_temps, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Protocol
+
+    from shardtool.model import ShardRows, ShardSpec
+    from shardtool.plan_file import StoredPlan
+
+    class Executor(Protocol):
+        """Calls `pack_shard` in many places."""
+
+        def run(self, job: PackJob, shards: Sequence[int]) -> Iterator[Receipt]:
+            """Receipts in any order; a shard may be packed more than once."""
+
+
+@dataclass(frozen=True)
+class PackJob:
+    """All that a worker needs besides the stored plan; small enough to send anywhere."""
+
+    out: str
+    plan_id: str
+    format: str
+    roots: tuple[str, ...]
+    specs: tuple[ShardSpec, ...]
+    on_changed: str = "error"
+    on_error: str = "error"
+    durable: bool = True
+
+
+def job_for(out: str, stored: StoredPlan, *, on_changed: str, on_error: str, durable: bool) -> PackJob:
+    """The job that packs the plan stored in `out`."""
+    return PackJob(
+        out, stored.plan_id, stored.options.format, stored.roots, stored.shards, on_changed, on_error, durable
+    )
+
+
+def pack_shard(job: PackJob, shard: int) -> Future[Receipt]:
+    """Write shard k, its index and its receipt; the future is done when all three are.
+
+    Raises:
+        SourceChanged, SourceError: a file is not as planned, and the policy is `error`.
+        NoSpace, DestinationError: the shard cannot be written; nothing of it stays.
+    """
+    spec = job.specs[shard]
+    tag = f"{job.plan_id[:8]}-{shard}"
+    for path in (spec.path, index_path(shard, len(job.specs))):
+        sweep_temps(os.path.dirname(os.path.join(job.out, path)), tag)
+    rows = read_rows(job.out, shard)
+    failed: tuple[tuple[str, str], ...] = ()
+    try:
+        draft = _write(job, shard, rows, f"{tag}-{os.getpid()}")
+    except SourceError as error:
+        rows, failed = _without_failures(job, rows, error)
+        draft = _write(job, shard, rows, f"{tag}-{os.getpid()}")
+    lost = read_rows(job.out, shard).num_parts - rows.num_parts if failed else 0
+    receipt = replace(draft.receipt, failed=failed, failed_entries=lost)
+    if not job.durable:
+        _publish(job, draft, receipt, tag)
+        done: Future[Receipt] = Future()
+        done.set_result(receipt)
+        return done
+    return _background().submit(_publish, job, draft, receipt, tag)
+
+
+@dataclass
+class _Draft:
+    """Files that are written, and have no final name yet."""
+
+    shard: ShardFile
+    index: ShardFile
+    receipt: Receipt
+
+
+def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:
+    spec, shard_format = job.specs[shard], get_format(job.format)
+    members = member_names(rows)
+    file = ShardFile(job.out, spec.path, tag)
+    index = None
+    reader = LocalReader(job.roots, rows, members)
+    try:
+        written = shard_format.write(rows, members, reader, file)
+        record = file.record()
+        encoded = encode_index(rows, written, job.format, shard_format.layout, record, file.digest.blocks())
+        index = ShardFile(job.out, index_path(shard, len(job.specs)), tag)
+        index.write(encoded)
+    except BaseException:
+        file.abort()
+        if index is not None:
+            index.abort()
+        raise
+    finally:
+        reader.close()
+    payload = int(rows.sizes.sum())
+    receipt = Receipt(
+        job.plan_id, shard, spec.split, (record,), index.record(), rows.num_samples, payload, part_totals(rows)
+    )
+    return _Draft(file, index, receipt)
+
+
+def _publish(job: PackJob, draft: _Draft, receipt: Receipt, tag: str) -> Receipt:
+    try:
+        for file in (draft.shard, draft.index):
+            file.publish(durable=job.durable)
+        if job.durable:
+            for file in (draft.shard, draft.index):
+                sync_folder(os.path.dirname(file.final))
+        write_receipt(job.out, receipt, len(job.specs), tag=f"{tag}-{os.getpid()}", durable=job.durable)
+    finally:
+        draft.shard.abort()
+        draft.index.abort()
+    return receipt
+
+
+@cache
+def _background() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="publish")
+
+
+def _policy(job: PackJob, error: SourceError) -> str:
+    return job.on_changed if isinstance(error, SourceChanged) else job.on_error
+
+
+def _without_failures(
+    job: PackJob, rows: ShardRows, error: SourceError
+) -> tuple[ShardRows, tuple[tuple[str, str], ...]]:
+    """(rows without the samples that cannot be read, their keys and reasons), where the policies allow it."""
+    if _policy(job, error) == "error":
+        raise error
+    reader = LocalReader(job.roots, rows, member_names(rows))
+    try:
+        found = reader.failures()
+    finally:
+        reader.close()
+    owners = rows.owners()
+    reasons: dict[int, str] = {}
+    for part, failure in found:
+        if _policy(job, failure) == "error":
+            raise failure
+        reasons.setdefault(int(owners[part]), failure.message)
+    if not reasons:
+        return rows, ()  # it was a passing trouble
+    if len(reasons) == rows.num_samples:
+        raise SourceError(
+            f"not one of the {rows.num_samples:,} samples of a shard can be read; the first: {error.message}",
+            hint="is the source still there? put it right and run the same command again",
+            where=error.where,
+        ) from error
+    keys = columns.to_list(rows.keys)
+    failed = tuple((keys[s].decode("utf-8", "backslashreplace"), reason) for s, reason in sorted(reasons.items()))
+    return drop_samples(rows, sorted(reasons)), failed
+
+
+def drop_samples(rows: ShardRows, samples: Sequence[int]) -> ShardRows:
+    """`rows` without the given samples."""
+    keep = np.ones(rows.num_samples, bool)
+    keep[list(samples)] = False
+    parts = np.repeat(keep, np.diff(rows.part_start))
+    counts = np.diff(rows.part_start)[keep]
+    kept, kept_parts = np.flatnonzero(keep), np.flatnonzero(parts)
+    return replace(
+        rows,
+        keys=columns.take(rows.keys, kept),
+        labels=None if rows.labels is None else rows.labels[keep],
+        part_start=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        names=columns.take(rows.names, kept_parts),
+        source=columns.take(rows.source, kept_parts),
+        roots=rows.roots[parts],
+        sizes=rows.sizes[parts],
+        mtimes_ns=rows.mtimes_ns[parts],
+        data=columns.take(rows.data, kept_parts),
+    )
+
+
+def part_totals(rows: ShardRows) -> dict[str, PartTotals]:
+    """{part name: samples, bytes, smallest, largest} of a shard."""
+    encoded = rows.names.dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    found = {}
+    for number, name in enumerate(columns.to_list(encoded.dictionary)):
+        sizes: Any = rows.sizes[codes == number]
+        text = name.decode("utf-8", "backslashreplace")
+        found[text] = PartTotals(len(sizes), int(sizes.sum()), int(sizes.min()), int(sizes.max()))
+    return found

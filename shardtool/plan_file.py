@@ -1,0 +1,287 @@
+"""The plan on disk: `.shardtool/plan.json` and `.shardtool/plan/000.arrow…`, a record batch a shard.
+
+plan.json is written last, so that a plan that can be read is whole. Byte layout: docs/formats/plan.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardtool import __version__
+from shardtool.errors import FormatError
+from shardtool.formats import get_format
+from shardtool.model import ShardRows, ShardSpec
+from shardtool.names import HIDDEN
+from shardtool.plan import PlanOptions
+from shardtool.plan_rows import canonical_rows, shard_rows
+from shardtool.storage.local import ShardFile, put_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardtool.plan import Plan
+
+SCHEMA = "shardtool/plan-file/1"
+PLAN_JSON = f"{HIDDEN}/plan.json"
+SHARDS_A_FILE = 1_000
+_PART = pa.struct(
+    [
+        pa.field("name", pa.binary(), nullable=False),
+        pa.field("source", pa.binary()),
+        pa.field("root", pa.uint16(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),
+        pa.field("data", pa.binary()),
+    ]
+)
+_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("label", pa.int32()),
+        pa.field("parts", pa.list_(pa.field("item", _PART, nullable=False)), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """seen = packed + ignored + failed, in entries (files, objects, rows)."""
+
+    seen: int
+    ignored: dict[str, int]
+    failed: int
+
+    @property
+    def packed(self) -> int:
+        """Entries that are in shards."""
+        return self.seen - sum(self.ignored.values()) - self.failed
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        ignored = dict(sorted(self.ignored.items()))
+        return {"seen": self.seen, "packed": self.packed, "ignored": ignored, "failed": self.failed}
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A plan without its rows: what the executor, the resume and the manifest need."""
+
+    plan_id: str
+    options: PlanOptions
+    roots: tuple[str, ...]
+    shards: tuple[ShardSpec, ...]
+    ledger: Ledger
+    label_names: tuple[str, ...] = ()
+    membership: dict[str, Any] | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return self.shards[-1].stop if self.shards else 0
+
+
+def plan_identity(plan: Plan) -> str:
+    """plan_id: xxh3_128 over all that can change an output byte, 32 hex digits. Guards and places do not enter."""
+    digest = _begin_identity(plan)
+    for shard in range(len(plan.shards)):
+        for chunk in canonical_rows(shard_rows(plan.samples, plan.samples_of(shard))):
+            digest.update(chunk)
+    identity: str = digest.hexdigest()
+    return identity
+
+
+def write_plan(out: str, plan: Plan, ledger: Ledger, *, durable: bool) -> StoredPlan:
+    """Store `plan` in the folder `out`; plan.json last.
+
+    Raises:
+        NoSpace, DestinationError: it cannot be written.
+    """
+    digest = _begin_identity(plan)
+    for number, first in enumerate(range(0, len(plan.shards), SHARDS_A_FILE)):
+        last = min(first + SHARDS_A_FILE, len(plan.shards))
+        _write_rows(out, number, _hashed(plan, range(first, last), digest), durable=durable)
+    stored = StoredPlan(
+        plan_id=digest.hexdigest(),
+        options=plan.options,
+        roots=plan.samples.entries.roots,
+        shards=plan.shards,
+        ledger=ledger,
+        label_names=tuple(plan.samples.label_names),
+        membership=membership_of(plan.options),
+    )
+    put_file(out, PLAN_JSON, _encode(stored), tag="plan", durable=durable)
+    return stored
+
+
+def membership_of(options: PlanOptions) -> dict[str, Any]:
+    """How samples were dealt to shards, for the manifest."""
+    shuffled = options.shuffle == "global"
+    return {
+        "shuffled": shuffled,
+        "algorithm": "xxh3-key/1" if shuffled else "source-order/1",
+        "seed": options.seed,
+        "stratified": bool(options.stratify),
+    }
+
+
+def _begin_identity(plan: Plan) -> Any:
+    digest = xxhash.xxh3_128()
+    head = {
+        "schema": SCHEMA,
+        "layout": get_format(plan.options.format).layout,
+        "shards": [[spec.split, spec.path, spec.start, spec.stop, spec.num_bytes] for spec in plan.shards],
+        "labels": plan.samples.label_names,
+        "membership": membership_of(plan.options),
+    }
+    digest.update(json.dumps(head, sort_keys=True, separators=(",", ":")).encode())
+    return digest
+
+
+def _hashed(plan: Plan, shards: range, digest: Any) -> Iterator[ShardRows]:
+    for shard in shards:
+        rows = shard_rows(plan.samples, plan.samples_of(shard))
+        for chunk in canonical_rows(rows):
+            digest.update(chunk)
+        yield rows
+
+
+def _rows_path(number: int) -> str:
+    return f"{HIDDEN}/plan/{number:03d}.arrow"
+
+
+def _write_rows(out: str, number: int, batches: Iterator[ShardRows], *, durable: bool) -> None:
+    file = ShardFile(out, _rows_path(number), "plan")
+    try:
+        with pa.PythonFile(_Sink(file), mode="w") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+            for rows in batches:
+                writer.write_batch(_to_batch(rows))
+        file.publish(durable=durable)
+    finally:
+        file.abort()
+
+
+class _Sink:
+    """A ShardFile as pyarrow wants it."""
+
+    closed = False
+
+    def __init__(self, file: ShardFile) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def _to_batch(rows: ShardRows) -> Any:
+    parts = pa.StructArray.from_arrays(
+        [rows.names, rows.source, pa.array(rows.roots), pa.array(rows.sizes), pa.array(rows.mtimes_ns), rows.data],
+        fields=list(_PART),
+    )
+    lists = pa.ListArray.from_arrays(
+        pa.array(rows.part_start.astype(np.int32)), parts, type=_SCHEMA.field("parts").type
+    )
+    labels = pa.nulls(rows.num_samples, pa.int32()) if rows.labels is None else pa.array(rows.labels)
+    return pa.record_batch([rows.keys, labels, lists], schema=_SCHEMA)
+
+
+def read_rows(out: str, shard: int) -> ShardRows:
+    """The rows of planned shard k, mapped from the plan file of the folder `out`.
+
+    Raises:
+        FormatError: the plan file is gone or damaged.
+    """
+    number, place = divmod(shard, SHARDS_A_FILE)
+    path = os.path.join(out, _rows_path(number))
+    try:
+        with pa.memory_map(path) as source:
+            batch = pa.ipc.open_file(source).get_batch(place)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise FormatError(
+            f"the stored plan {path} cannot be read: {error}",
+            hint="run the same command with --overwrite to plan and pack again",
+            where={"path": path, "shard": shard},
+        ) from error
+    parts = batch.column("parts")
+    fields = parts.values
+    labels = batch.column("label")
+    return ShardRows(
+        keys=batch.column("key"),
+        labels=None if labels.null_count == len(labels) else labels.to_numpy(zero_copy_only=False).astype(np.int32),
+        part_start=parts.offsets.to_numpy().astype(np.int64),
+        names=fields.field("name"),
+        source=fields.field("source"),
+        roots=fields.field("root").to_numpy(),
+        sizes=fields.field("bytes").to_numpy(),
+        mtimes_ns=fields.field("mtime_ns").to_numpy(),
+        data=fields.field("data"),
+    )
+
+
+def _encode(stored: StoredPlan) -> bytes:
+    head = {
+        "schema": SCHEMA,
+        "plan_id": stored.plan_id,
+        "created_by": f"shardtool {__version__}",
+        "options": stored.options.document(),
+        "sources": list(stored.roots),
+        "membership": stored.membership,
+        "ledger": stored.ledger.document(),
+        "labels": list(stored.label_names),
+    }
+    lines = [
+        json.dumps([spec.split, spec.path, spec.start, spec.stop, spec.num_bytes, spec.payload_bytes])
+        for spec in stored.shards
+    ]
+    text = json.dumps(head, indent=1)
+    return (text[:-2] + ',\n "shards": [\n' + ",\n".join(f"  {line}" for line in lines) + "\n ]\n}\n").encode()
+
+
+def load_plan(out: str) -> StoredPlan | None:
+    """The plan stored in the folder `out`; None where none is, or where planning was killed.
+
+    Raises:
+        FormatError: plan.json is there and no plan of ours.
+    """
+    path = os.path.join(out, PLAN_JSON)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return _decode(json.loads(data))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{path} is no plan of this version: {error}",
+            hint="--overwrite plans and packs again",
+            where={"path": path},
+        ) from error
+
+
+def _decode(document: dict[str, Any]) -> StoredPlan:
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"schema {document['schema']!r}")
+    ledger = document["ledger"]
+    return StoredPlan(
+        plan_id=document["plan_id"],
+        options=PlanOptions.from_document(document["options"]),
+        roots=tuple(document["sources"]),
+        shards=tuple(ShardSpec(*fields) for fields in document["shards"]),
+        ledger=Ledger(ledger["seen"], ledger["ignored"], ledger["failed"]),
+        label_names=tuple(document["labels"]),
+        membership=document["membership"],
+    )

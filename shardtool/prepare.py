@@ -1,0 +1,167 @@
+"""From source folders to a plan: scan, group, join, label, require, plan; and the ledger of what is not packed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardtool.errors import AccessDenied, SourceError, SourceNotFound
+from shardtool.formats.tar import unportable_names
+from shardtool.group import group
+from shardtool.keys import parse_rule
+from shardtool.labels import add_labels
+from shardtool.model import Tally
+from shardtool.plan import make_plan
+from shardtool.plan_file import Ledger
+from shardtool.required import apply_required
+from shardtool.scan import scan
+
+if TYPE_CHECKING:
+    from shardtool.model import Problem, SampleTable, ScanResult
+    from shardtool.plan import Plan, PlanOptions
+    from shardtool.workers import WorkerPool
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Samples ready to be planned, and all that was met on the way to them."""
+
+    scanned: ScanResult
+    samples: SampleTable
+    ignored: Tally
+    failed: Tally
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A plan and the ledger that goes with it."""
+
+    plan: Plan
+    ledger: Ledger
+    ignored: Tally
+    failed: Tally
+    notices: tuple[str, ...]
+    scanned: ScanResult
+
+
+def scan_sources(
+    roots: tuple[str, ...],
+    options: PlanOptions,
+    pool: WorkerPool | None,
+    *,
+    on_error: str = "error",
+    null: bool = False,
+) -> ScanResult:
+    """What the sources hold, as the options select it; problems are returned, not raised."""
+    return scan(
+        [os.path.abspath(root) for root in roots],
+        include=options.include,
+        exclude=options.exclude,
+        files_from=options.files_from or None,
+        null_separated=null,
+        links=options.links,
+        hidden=options.hidden,
+        on_error=on_error,
+        pool=pool,
+    )
+
+
+def raise_problems(scanned: ScanResult) -> None:
+    """All fatal problems of a scan, in one error.
+
+    Raises:
+        SourceError: or a kind of it that says more.
+    """
+    fatal = [problem for problem in scanned.problems if problem.is_fatal]
+    if not fatal:
+        return
+    lines = []
+    for problem in fatal:
+        lines.append(f"{problem.count:,} x {problem.message}" if problem.count > 1 else problem.message)
+        lines += [f"  {example}" for example in problem.examples]
+    kinds = {problem.kind for problem in fatal}
+    error = SourceError
+    if kinds == {"access_denied"}:
+        error = AccessDenied
+    elif kinds == {"missing"}:
+        error = SourceNotFound
+    raise error("\n".join(lines), hint="; ".join(dict.fromkeys(problem.hint for problem in fatal if problem.hint)))
+
+
+def group_scanned(scanned: ScanResult, options: PlanOptions, *, trust_parts: bool = False) -> Grouped:
+    """Samples with labels and joined parts, as the options ask.
+
+    Raises:
+        GroupError: samples that would be lost, merged or cut.
+    """
+    rule = parse_rule(
+        options.group_by,
+        keep_case=options.keep_case,
+        aliases=options.alias,
+        no_ext=options.no_ext or None,
+        escape_names=options.escape_names,
+    )
+    grouping = group(
+        scanned.entries, rule, seed=options.seed, on_duplicate=options.on_duplicate, trust_parts=trust_parts
+    )
+    ignored, failed = Tally(), Tally()
+    ignored.merge(scanned.ignored)
+    ignored.merge(grouping.ignored)
+    failed.merge(scanned.failed)
+    samples = grouping.samples
+    problems = [*scanned.problems, *grouping.problems]
+    if options.label_from:
+        samples = add_labels(samples, options.label_from)
+    samples, dropped = apply_required(samples, options.require, options.on_missing)
+    failed.merge(dropped)
+    return Grouped(scanned, samples, ignored, failed, tuple(problems))
+
+
+def prepare(
+    roots: tuple[str, ...],
+    options: PlanOptions,
+    pool: WorkerPool | None = None,
+    *,
+    on_error: str = "error",
+    null: bool = False,
+    trust_parts: bool = False,
+) -> Prepared:
+    """The plan for these sources and options. No payload byte is read.
+
+    Raises:
+        SourceError: the scan met something that a policy forbids.
+        GroupError, PlanError: as `group` and `make_plan` say.
+    """
+    scanned = scan_sources(roots, options, pool, on_error=on_error, null=null)
+    raise_problems(scanned)
+    grouped = group_scanned(scanned, options, trust_parts=trust_parts)
+    _check_names(grouped.samples)
+    plan = make_plan(grouped.samples, options)
+    failed = Tally()
+    failed.merge(grouped.failed)
+    failed.merge(plan.failed)
+    ledger = Ledger(scanned.seen, dict(grouped.ignored.counts), failed.total())
+    notices = [*_texts(grouped.problems), *plan.notices]
+    return Prepared(plan, ledger, grouped.ignored, failed, tuple(notices), scanned)
+
+
+def _texts(problems: tuple[Problem, ...]) -> list[str]:
+    return [
+        f"{problem.message}: {', '.join(problem.examples)}" if problem.examples else problem.message
+        for problem in problems
+        if not problem.is_fatal
+    ]
+
+
+def _check_names(samples: SampleTable) -> None:
+    from shardtool.errors import BadKey
+
+    found = unportable_names(samples)
+    if found:
+        shown = "\n".join(f"  {name.decode('utf-8', 'backslashreplace')}" for name in found[:5])
+        raise BadKey(
+            f"{len(found):,} names are neither UTF-8 nor short enough for a plain tar header\n{shown}",
+            hint="--escape-names writes such bytes as %XX",
+        )

@@ -1,0 +1,54 @@
+"""How a pack run ended, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shardtool.names import compact_braces
+from shardtool.units import format_bytes, format_duration, plural
+
+if TYPE_CHECKING:
+    from shardtool.build import PackResult
+
+
+def pack_text(result: PackResult, out: str) -> str:
+    """The `done` line."""
+    if result.manifest is None:
+        return (
+            f"done   {plural(result.num_packed, 'shard')} of this part; {plural(result.num_missing, 'shard')} of {out} "
+            f"are still missing"
+        )
+    dataset = f"dataset {result.manifest.dataset_id[:8]}"
+    if result.num_packed == 0:
+        return f"done   {out} is complete ({dataset}); nothing to do"
+    speed = result.manifest.num_bytes / max(result.seconds, 1e-9)
+    took = f"{format_bytes(result.manifest.num_bytes)} in {format_duration(result.seconds)}"
+    took += f", {format_bytes(speed)}/s" if result.num_resumed == 0 else ""
+    return f"done   {out}   {dataset}   {ledger_text(result.manifest.ledger)}\n       {took}"
+
+
+def ledger_text(ledger: dict[str, Any]) -> str:
+    """`seen 10,416 = packed 10,412 + ignored 4 + failed 0`."""
+    ignored = sum(ledger["ignored"].values())
+    return f"seen {ledger['seen']:,} = packed {ledger['packed']:,} + ignored {ignored:,} + failed {ledger['failed']:,}"
+
+
+def next_steps(result: PackResult, out: str) -> list[str]:
+    """What to type after a run that did something."""
+    folder = out.rstrip("/") or "/"
+    if result.manifest is None:
+        return [f"shardtool index {folder}   once all parts are done"]
+    if result.num_packed == 0:
+        return []
+    return [f"shardtool verify {folder} --deep · shardtool stats {folder}", reader_line(result, folder)]
+
+
+def reader_line(result: PackResult, folder: str) -> str:
+    """A line of Python that reads the first split with webdataset, ready to paste."""
+    if result.manifest is None or not result.manifest.shards:
+        return ""
+    split = result.manifest.shards[0].split
+    paths = [f"{folder}/{shard.path}" for shard in result.manifest.shards if shard.split == split]
+    patterns = compact_braces(paths)
+    urls = repr(patterns[0]) if len(patterns) == 1 else repr(patterns)
+    return f"python: wds.WebDataset({urls}, shardshuffle=False)"
