@@ -127,7 +127,8 @@ def stratified_positions(labels: NDArray[np.int32], num_labels: int, tag: int = 
     rank[order] = np.arange(len(labels)) - starts[labels[order]]
     golden = 0.6180339887498949
     phase = np.modf((np.arange(num_labels) + 1 + tag) * golden)[0]
-    return (rank + phase[labels]) / counts[labels]
+    positions: NDArray[np.float64] = (rank + phase[labels]) / counts[labels]
+    return positions
 
 
 def cut_stratified(

@@ -120,7 +120,8 @@ def _find_runs(entries: EntryTable, rule: KeyRule, part_ids: _PartIds, seed: int
 
 def _folder_chunks(entries: EntryTable) -> Iterator[tuple[int, bytes, list[bytes]]]:
     """(first row, folder, names) for each folder, converting about CHUNK_ROWS names at a time."""
-    base, chunk = 0, []
+    base = 0
+    chunk: list[bytes] = []
     for folder, start, stop in entries.folders():
         if stop > base + len(chunk):
             base = start

@@ -13,7 +13,7 @@ from shardtool.model import GeneratedPart
 from shardtool.samples import keys_of
 
 if TYPE_CHECKING:
-    from shardtool.model import SampleTable
+    from shardtool.model import Int32Array, SampleTable
 
 LABEL_PART = b"cls"
 CHUNK = 1 << 16
@@ -61,7 +61,7 @@ def add_labels(table: SampleTable, label_from: str) -> SampleTable:
     return with_labels(table, sorted(ids), ids, found)
 
 
-def with_labels(table: SampleTable, names: list[bytes], ids: dict[bytes, int], found: np.ndarray) -> SampleTable:  # type: ignore[type-arg]
+def with_labels(table: SampleTable, names: list[bytes], ids: dict[bytes, int], found: Int32Array) -> SampleTable:
     """`table` with labels renumbered from `ids` to the order of `names`, and the `cls` part."""
     renumber = np.empty(len(ids), np.int32)
     renumber[[ids[name] for name in names]] = np.arange(len(ids), dtype=np.int32)

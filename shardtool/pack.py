@@ -26,7 +26,7 @@ from shardtool.sources.reader import LocalReader
 from shardtool.storage.local import ShardFile, sweep_temps, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
     from typing import Protocol
 
     from shardtool.model import ShardRows, ShardSpec
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     class Executor(Protocol):
         """Calls `pack_shard` in many places."""
 
-        def run(self, job: PackJob, shards: Sequence[int]) -> Iterator[Receipt]:
+        def run(self, job: PackJob, shards: Sequence[int]) -> Generator[Receipt, None, None]:
             """Receipts in any order; a shard may be packed more than once."""
 
 

@@ -66,7 +66,8 @@ class PlanOptions:
     def from_document(cls, document: dict[str, Any]) -> PlanOptions:
         """The inverse of `document`; names that this version does not know are left out."""
         known = {name: value for name, value in document.items() if name in cls.__dataclass_fields__}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in known.items()}
+        return cls(**values)
 
 
 @dataclass(frozen=True)

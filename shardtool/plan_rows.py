@@ -50,14 +50,15 @@ def _paths(table: SampleTable, entry: Int64Array) -> BinaryArray:
 
 def _with_generated(files: ShardRows, table: SampleTable, samples: Int64Array, owners: Int64Array) -> ShardRows:
     """Generated parts merged in, parts of a sample in the byte order of their names."""
-    owner, names, data, sizes = [owners], [*columns.to_list(files.names)], [None] * files.num_parts, [files.sizes]
+    owner, names, sizes = [owners], columns.to_list(files.names), [files.sizes]
+    data: list[bytes | None] = [None] * files.num_parts
     for part in table.generated:
         codes = part.codes[samples]
         has = np.flatnonzero(codes >= 0)
         values = [part.values[code] for code in codes[has].tolist()]
         owner.append(has)
         names += [part.name] * len(has)
-        data += values  # type: ignore[arg-type]
+        data += values
         sizes.append(np.fromiter(map(len, values), np.int64, len(has)))
     added = len(names) - files.num_parts
     known = {name: rank for rank, name in enumerate(sorted(set(names)))}

@@ -32,10 +32,13 @@ _NONE_IS_ZERO = ("shard_size", "shards", "samples_per_shard")
 
 def plan_options(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOptions:
     """The options that decide the plan."""
-    return PlanOptions(
+    values: dict[str, Any] = {
         **{name: chosen[name] for name in _SAME_NAME},
         **{name: chosen[name] or "" for name in _NONE_IS_EMPTY},
         **{name: chosen[name] or 0 for name in _NONE_IS_ZERO},
+    }
+    return PlanOptions(
+        **values,
         shards_multiple_of=chosen["shards_multiple_of"] or 1,
         alias=tuple(f"{part}={extension}" for part, extension in chosen["alias"]),
         escape_names=chosen["escape_names"],
@@ -47,7 +50,7 @@ def plan_options(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOption
 
 
 def _list_place(place: str | None) -> str:
-    return place if not place or place == "-" else os.path.abspath(place)
+    return os.path.abspath(place) if place and place != "-" else place or ""
 
 
 def pack_request(sources: tuple[str, ...], out: str, options: PlanOptions, chosen: dict[str, Any]) -> PackRequest:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from shardtool.model import Receipt
     from shardtool.pack import PackJob
@@ -22,7 +22,7 @@ class LocalExecutor:
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool
 
-    def run(self, job: PackJob, shards: Sequence[int]) -> Iterator[Receipt]:
+    def run(self, job: PackJob, shards: Sequence[int]) -> Generator[Receipt, None, None]:
         """Receipts in order of completion; the shard of a dead worker is packed again."""
         for _, receipt in self._pool.run(PACK, shards, context=job, describe=lambda shard: job.specs[shard].path):
             yield receipt

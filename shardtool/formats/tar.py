@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -187,7 +187,7 @@ def _extensions(table: SampleTable, parts: Int64Array) -> Int64Array:
     )
 
 
-def _generated_extensions(table: SampleTable, name: bytes, has_part: np.ndarray) -> Int64Array:  # type: ignore[type-arg]
+def _generated_extensions(table: SampleTable, name: bytes, has_part: Any) -> Int64Array:
     extra = np.zeros(table.num_samples, np.int64)
     rare = np.flatnonzero(has_part & (table.key_bytes + 1 + len(name) > NAME_BYTES))
     extra[rare] = [extension_bytes(key + b"." + name, 0) for key in keys_of(table, rare)]

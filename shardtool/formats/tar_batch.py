@@ -188,7 +188,7 @@ def _fold_times(blocks: _Bytes, starts: Int64Array, sizes: Int64Array, is_pax: _
         & (stated == sizes[rows])
         & (text[np.arange(len(rows)), sizes[rows] - 1] == 10)
     )
-    is_lost = is_time & np.append(is_pax[1:], True)  # no member follows here: the run ends before it
+    is_lost = is_pax & np.append(is_pax[1:], True)  # no member follows here: the run ends before it
     count = int(is_lost.argmax()) if is_lost.any() else len(is_time)
     kept = np.flatnonzero(~is_time[:count])
     return kept, ((kept > 0) & is_time[kept - 1]).astype(np.int64)
