@@ -18,7 +18,7 @@ import sys
 import threading
 import traceback
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -63,9 +63,10 @@ def start_server(preload: Sequence[str]) -> BaseContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*PRELOAD, *preload])
     try:
-        resource_tracker.ensure_running()
-        with _START_LOCK, _hidden_main(), _child_environment(), _sigint_blocked():
-            forkserver.ensure_running()
+        with _START_LOCK, _hidden_main(), _child_environment():
+            resource_tracker.ensure_running()  # first: it unblocks SIGINT here
+            with _sigint_blocked():
+                forkserver.ensure_running()
     except OSError:  # no place for its socket, such as a TMPDIR of more than 100 characters
         return multiprocessing.get_context("spawn")
     return context
@@ -80,7 +81,8 @@ def start_process(context: BaseContext) -> tuple[BaseProcess, Connection]:
     ours, theirs = multiprocessing.Pipe()
     process: BaseProcess = context.Process(target=_main, args=(theirs,), daemon=True)  # type: ignore[attr-defined]
     try:
-        with _START_LOCK, _hidden_main(), _child_environment():
+        is_spawned = context.get_start_method() == "spawn"
+        with _START_LOCK, _hidden_main(), _child_environment(), _sigint_blocked() if is_spawned else nullcontext():
             process.start()
     except (EOFError, OSError) as error:
         raise WorkerLost(f"no worker process could be started: {error!r}", hint="try --workers 0") from error

@@ -29,7 +29,7 @@ from shardtool.errors import WorkerLost
 from shardtool.worker import begin_message, resolve, start_process, start_server, task_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from multiprocessing.connection import Connection
     from multiprocessing.context import BaseContext
     from multiprocessing.process import BaseProcess
@@ -81,7 +81,7 @@ class WorkerPool:
         context: Any = None,
         window: int = 2,
         describe: Callable[[Any], str] = reprlib.repr,
-    ) -> Iterator[tuple[Any, Any]]:
+    ) -> Generator[tuple[Any, Any], None, None]:
         """(task, result) of each task, in order of completion.
 
         Closing the iterator early, or an error in it, stops the workers: SIGTERM, then SIGKILL after `grace_s`.

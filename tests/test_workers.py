@@ -112,12 +112,10 @@ def test_tasks_of_a_killed_worker_run_again(tmp_path: Path, deaths: int) -> None
 
 
 def test_a_task_that_always_kills_its_worker_is_named(tmp_path: Path) -> None:
-    with (
-        WorkerPool(2, retries=1) as pool,
-        pytest.raises(WorkerLost, match=r"killed by SIGKILL while working on shard 3, 2 times") as caught,
-    ):
-        describe = "shard {}".format
-        list(pool.run("worker_tasks:die_until", range(8), context=(str(tmp_path), 99), describe=describe))
+    with WorkerPool(2, retries=1) as pool:
+        run = pool.run("worker_tasks:die_until", range(8), context=(str(tmp_path), 99), describe="shard {}".format)
+        with pytest.raises(WorkerLost, match="killed by SIGKILL while working on shard 3, 2 times") as caught:
+            list(run)
     assert "memory" in caught.value.hint
     assert (tmp_path / "try-3").stat().st_size == 2
 
@@ -187,16 +185,23 @@ def test_a_future_that_fails_is_raised(num_workers: int) -> None:
 
 
 def test_closing_early_lets_tasks_clean_up(tmp_path: Path) -> None:
-    (tmp_path / "done").mkdir()
     with WorkerPool(2) as pool:
-        run = pool.run("worker_tasks:wait_and_clean_up", range(2), context=str(tmp_path))
-        results = (result for result in run)
-        alarm_after_begin(tmp_path, results)
+        results = pool.run("worker_tasks:wait_unless_zero", range(3), context=str(tmp_path))
+        assert next(results) == (0, None)
+        until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+        results.close()
+        assert not any(map(is_running, pids(tmp_path)))
+    assert {path.name for path in tmp_path.glob("cleaned-*")} == {"cleaned-1", "cleaned-2"}
+
+
+def test_an_interrupt_lets_tasks_clean_up(tmp_path: Path) -> None:
+    with WorkerPool(2) as pool:
+        interrupt_when_begun(tmp_path, pool.run("worker_tasks:wait_and_clean_up", range(2), context=str(tmp_path)))
         assert {path.name for path in tmp_path.glob("cleaned-*")} == {"cleaned-0", "cleaned-1"}
     assert not any(map(is_running, pids(tmp_path)))
 
 
-def alarm_after_begin(folder: Path, results: Iterator[object]) -> None:
+def interrupt_when_begun(folder: Path, results: Iterator[object]) -> None:
     """Interrupt this process as Ctrl-C does once both tasks have begun."""
     watch = "import pathlib, os, signal, sys, time\nf = pathlib.Path(sys.argv[1])\n"
     watch += "while len(list(f.glob('begun-*'))) < 2: time.sleep(.005)\nos.kill(os.getppid(), signal.SIGINT)"
@@ -208,8 +213,7 @@ def alarm_after_begin(folder: Path, results: Iterator[object]) -> None:
 
 def test_workers_that_do_not_leave_are_killed(tmp_path: Path) -> None:
     with WorkerPool(2, grace_s=0.3) as pool:
-        results = pool.run("worker_tasks:refuse_to_leave", range(2), context=str(tmp_path))
-        alarm_after_begin(tmp_path, results)
+        interrupt_when_begun(tmp_path, pool.run("worker_tasks:refuse_to_leave", range(2), context=str(tmp_path)))
     assert (tmp_path / "asked").stat().st_size == 2
     assert len(pids(tmp_path)) == 2
     assert not any(map(is_running, pids(tmp_path)))

@@ -71,6 +71,11 @@ def wait_and_clean_up(folder: str, task: int) -> None:
         mark(folder, f"cleaned-{task}")
 
 
+def wait_unless_zero(folder: str, task: int) -> None:
+    if task:
+        wait_and_clean_up(folder, task)
+
+
 def refuse_to_leave(folder: str, task: int) -> None:
     mark(folder, f"pid-{os.getpid()}")
     mark(folder, f"begun-{task}")
