@@ -112,7 +112,8 @@ def _checked_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     if files:
         hint = "give the folder that holds it, with --include or --files-from to choose"
         raise UsageProblem(f"source {', '.join(files)} is not a folder", hint=hint, where={"path": files[0]})
-    denied = [root for root in shown if not os.access(root, os.R_OK | os.X_OK)]
+    effective = os.access in os.supports_effective_ids
+    denied = [root for root in shown if not os.access(root, os.R_OK | os.X_OK, effective_ids=effective)]
     if denied:
         hint = "chmod u+rx it, or run as its owner"
         raise AccessDenied(f"source {', '.join(denied)} may not be read", hint=hint, where={"path": denied[0]})

@@ -108,3 +108,7 @@ def later_fails(_: Any, task: int) -> Future[int]:
 
 def argv(_: Any, task: int) -> tuple[list[str], bool]:
     return sys.path[:1], "numpy" in sys.modules
+
+
+def folder(_: Any, task: int) -> str:
+    return os.getcwd()

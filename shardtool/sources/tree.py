@@ -103,7 +103,7 @@ def walk_all(rules: WalkRules, folders: list[Folder], pool: WorkerPool | None, a
 
 
 def walk_in_worker(rules: WalkRules, folders: list[Folder]) -> Found:
-    """`walk` up to TASK_ENTRIES, from inside each folder: a stat of a bare name is a fifth cheaper than with `dir_fd`."""
+    """`walk` up to TASK_ENTRIES, from inside each folder: a stat of a bare name costs 0.8 of one with `dir_fd`."""
     before = os.getcwdb()
     try:
         return walk(rules, folders, TASK_ENTRIES, may_chdir=True)
