@@ -13,7 +13,7 @@ LAYERS = (
     "storage",
     "sources formats dialects index_file",
     "scan group labels splits cuts plan plan_rows order order_params order_state lanes mixture deal assign",
-    "plan_file receipts pack verify manifest stage metrics dataset_diff bench doctor checkpoint",
+    "plan_file receipts pack verify manifest stage metrics dataset_diff reading rebuild extract bench doctor checkpoint",
     "executors",
     "report",
     "cli torch grain __main__",
