@@ -69,8 +69,10 @@ def coverage(
     Rows of one yield are ordered by the window that reads them first. What `pad` repeats is left out. With S shards
     and L lanes in the rank's part, N samples to go and pieces of p samples, rows number at most
         S (order none), S + L (order shard); `unit` times that where world_size does not divide the lanes
-        N / p + S + 2 L where world_size divides the lanes; from inside an epoch window * p more for each lane
-        N otherwise: order full, a world size that does not divide the lanes, or one loader worker of several.
+        N / p + S + 2 L where world_size divides the lanes; window * p more for each lane at each end that cuts
+        windows: a position inside an epoch, a tail that is dropped or carried
+        N otherwise: order full, a world size that does not divide the lanes, or one loader worker of several
+    and, under `carry`, the rank's samples of a step that straddles two epochs.
 
     Args:
         order: the reading order.
@@ -85,11 +87,8 @@ def coverage(
     """
     _check_rank(order, deal, rank)
     epoch, place = divmod(position, order.num_samples)
-    for whole in deal.spans(epoch):
-        span = Span(max(place, whole.first), whole.stop, whole.shift)
-        if span.first >= span.stop:
-            continue
-        is_by_place = span.shift % deal.round_size == 0 and num_workers == 1
+    for span in _spans(deal, epoch, place):
+        is_by_place = span.shift == 0 and num_workers == 1
         if is_by_place and order.params.mode in ("none", "shard"):
             yield from _strided(order, deal, rank, epoch, span)
         elif is_by_place and order.params.mode == "plw" and order.params.lanes % deal.world_size == 0:
@@ -192,6 +191,18 @@ def _check_rank(order: Order, deal: Deal, rank: int) -> None:
         )
     if not 0 <= rank < deal.world_size:
         raise UsageProblem(f"there is no rank {rank} among {deal.world_size}", hint="ranks count from 0")
+
+
+def _spans(deal: Deal, epoch: int, place: int) -> list[Span]:
+    """The spans of an epoch from a place on; neighbours that deal alike are one."""
+    found: list[Span] = []
+    for span in deal.spans(epoch):
+        first, shift = max(place, span.first), span.shift % deal.round_size
+        if first < span.stop and found and found[-1].shift == shift:
+            found[-1] = Span(found[-1].first, span.stop, shift)
+        elif first < span.stop:
+            found.append(Span(first, span.stop, shift))
+    return found
 
 
 def _by_sample(
