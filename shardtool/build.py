@@ -158,7 +158,7 @@ def _settle_plan(
                 f"{request.out} has no stored plan to go on with", hint=f"shardtool pack SRC {request.out}"
             )
         prepared = _prepare(request, pool)
-        return _store(request, prepared, say)
+        return store_plan(request, prepared, say)
     if not request.sources:
         return stored
     _check_same_options(request, stored)
@@ -180,8 +180,12 @@ def _prepare(request: PackRequest, pool: WorkerPool | None) -> Prepared:
     )
 
 
-def _store(request: PackRequest, prepared: Prepared, say: Say) -> StoredPlan:
-    """Store the plan and the lists of what is left out."""
+def store_plan(request: PackRequest, prepared: Prepared, say: Say) -> StoredPlan:
+    """Store the plan and the lists of what is left out; the output must be locked, and hold no plan.
+
+    Raises:
+        NoSpace: the data set cannot fit.
+    """
     plan = prepared.plan
     sizes = [spec.num_bytes for spec in plan.shards]
     say.step(
