@@ -12,8 +12,10 @@ LAYERS = (
     "errors model units names hashing permute keys columns samples worker workers",
     "storage",
     "sources formats dialects index_file",
-    "scan group labels splits cuts plan plan_rows order order_params order_state lanes mixture deal assign",
-    "plan_file receipts pack verify manifest stage metrics dataset_diff reading rebuild extract bench doctor checkpoint",
+    "scan group labels required splits cuts plan plan_rows "
+    "order order_params order_state lanes mixture deal assign placement",
+    "plan_file receipts manifest pack prepare compare destination build status verify stage "
+    "metrics overhead advice probe dataset_diff reading rebuild extract bench doctor checkpoint",
     "executors",
     "report",
     "cli torch grain __main__",
