@@ -150,7 +150,7 @@ def open_index(path: str) -> ShardIndex:
     """Map an index file; its columns are views into the map.
 
     Raises:
-        CorruptShard: not an index, or cut short.
+        CorruptShard: it is gone, not an index, or cut short.
     """
     try:
         with pa.memory_map(path) as source:
@@ -159,6 +159,10 @@ def open_index(path: str) -> ShardIndex:
             if meta["schema"] != SCHEMA or reader.num_record_batches != 1:
                 raise ValueError(f"schema {meta['schema']!r}")
             return _from_batch(reader.get_batch(0), meta)
+    except FileNotFoundError as error:
+        raise CorruptShard(
+            f"{path} is missing", hint="shardtool index OUT builds it again from the shard", where={"path": path}
+        ) from error
     except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
         raise CorruptShard(
             f"{path} is no index of ours, or it is damaged: {error}",
