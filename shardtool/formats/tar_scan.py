@@ -44,7 +44,6 @@ _MAX_EXTENSION_BYTES: Final = 1 << 20  # longest path Linux takes is 4 KiB, an e
 _DENSE_BLOCKS: Final = 16  # below this mean member (8 KiB) every page is touched anyway: look at every block
 _OCTAL: Final = re.compile(rb"( *)([0-7]+)([ \0]*)")
 _CHECKSUM: Final = re.compile(rb"( *)([0-7]+)(?:\0 | \0|\0)")
-_UTF8_CHARSETS: Final = (b"BINARY", b"ISO-IR 10646 2000 UTF-8")
 _KEPT_RECORDS: Final = (b"path", b"linkpath", b"size", b"hdrcharset")
 _SPARSE_RECORDS: Final = (b"GNU.sparse.", b"SCHILY.realsize", b"SUN.holesdata")
 
@@ -269,9 +268,8 @@ def _member(walk: _Walk) -> int:
         pos = following
         head = _header(walk.view, pos)
     name = extra.get("path", extra.get("name", head.name))
-    size = _pax_size(extra["size"], pos) if "size" in extra else head.size
-    kind = b"S" if "sparse" in extra else head.type
-    return _add_member(walk, first, pos, _Header(name, kind, size, extra.get("link", head.link)))
+    size, link = int(extra.get("size", head.size)), extra.get("link", head.link)
+    return _add_member(walk, first, pos, _Header(name, b"S" if "sparse" in extra else head.type, size, link))
 
 
 def _add_member(walk: _Walk, first: int, pos: int, head: _Header) -> int:
@@ -302,8 +300,8 @@ def _header(view: memoryview, pos: int) -> _Header:
     """The header block at `pos`, its magic, checksum and size verified."""
     block = bytes(view[pos : pos + _BLOCK])
     if len(block) < _BLOCK:
-        what = "the archive ends without its two blocks of zeros" if not block else "the archive is cut inside a header"
-        raise _Stop(pos, what)
+        what = "is cut inside a header" if block else "ends without its two blocks of zeros"
+        raise _Stop(min(pos, len(view)), f"the archive {what}")
     if block == _ZEROS:
         raise _Stop(pos, "an extension header without its member")
     magic = block[257:265]
@@ -369,6 +367,8 @@ def _merge(extra: dict[str, bytes], kind: str, payload: bytes, pos: int) -> None
     for key, word in ((b"path", "path"), (b"linkpath", "link"), (b"size", "size"), (b"sparse", "sparse")):
         if key in records:
             extra[word] = records[key]
+    if not re.fullmatch(rb"[0-9]{1,18}", records.get(b"size", b"0")):
+        raise _Stop(pos, f"pax record size={show_name(records[b'size'])} is not a number of bytes")
 
 
 def _pax_records(payload: bytes, pos: int) -> dict[bytes, bytes]:
@@ -384,7 +384,7 @@ def _pax_records(payload: bytes, pos: int) -> dict[bytes, bytes]:
             kept[b"path"] = value
         elif key in _KEPT_RECORDS:
             kept[key] = value
-    if kept.get(b"hdrcharset", b"BINARY") not in _UTF8_CHARSETS:
+    if kept.get(b"hdrcharset", b"BINARY") not in (b"BINARY", b"ISO-IR 10646 2000 UTF-8"):
         raise _Stop(pos, f"names in the charset {show_name(kept[b'hdrcharset'])}", "unsupported")
     return kept
 
@@ -400,9 +400,3 @@ def _split_records(payload: bytes, pos: int) -> Iterator[tuple[bytes, bytes]]:
             raise _Stop(pos, f"a pax record at byte {start} of its header does not follow LENGTH KEY=VALUE")
         yield payload[space + 1 : equals], payload[equals + 1 : end - 1]
         start = end
-
-
-def _pax_size(text: bytes, pos: int) -> int:
-    if not text.isdigit() or len(text) > 18:
-        raise _Stop(pos, f"pax record size={show_name(text)} is not a number of bytes")
-    return int(text)
