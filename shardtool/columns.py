@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from shardtool.model import BinaryArray, Int64Array
 
 
@@ -55,6 +57,25 @@ def canonical(array: BinaryArray) -> Iterator[bytes | memoryview]:
         data = array.buffers()[2]
         if data is not None:
             yield memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+
+
+def heads(array: BinaryArray, lengths: Any) -> BinaryArray:
+    """binary[n]: the first lengths[i] bytes of each element; lengths are not above those of the elements."""
+    offsets, data = buffers_of(array)
+    lengths = lengths.astype(np.int64)
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    places = np.repeat(offsets[:-1] - (ends - lengths), lengths) + np.arange(total)
+    starts = np.zeros(len(lengths) + 1, np.int32)
+    starts[1:] = ends
+    buffers = [None, pa.py_buffer(starts), pa.py_buffer(np.ascontiguousarray(data[places]))]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+
+
+def buffers_of(array: BinaryArray) -> tuple[Int64Array, NDArray[np.uint8]]:
+    """(int64[n + 1] offsets, uint8 data) of a binary array without nulls."""
+    data = array.buffers()[2]
+    return offsets_of(array), np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
 
 
 def offsets_of(array: BinaryArray) -> Int64Array:

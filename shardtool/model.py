@@ -8,6 +8,7 @@ Arrays are numpy; variable-length bytes are pyarrow large_binary arrays, so that
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -53,13 +54,18 @@ class EntryTable:
             if starts[folder] < starts[folder + 1]:
                 yield folder, starts[folder], starts[folder + 1]
 
-    def folder_of(self, rows: Int64Array) -> Int64Array:
-        """int64[n]: the folder of each row."""
-        return np.searchsorted(self.dir_start, rows, side="right") - 1
+    def folder_of(self, rows: Any) -> Int32Array:
+        """int32[n]: the folder of each row."""
+        return self._folders[rows]
+
+    @cached_property
+    def _folders(self) -> Int32Array:
+        """int32[num_entries]; made once, when a plan is."""
+        return np.repeat(np.arange(len(self.dirs), dtype=np.int32), np.diff(self.dir_start))
 
     def path(self, row: int) -> bytes:
         """Path of one row below its root; for messages, not for loops."""
-        folder = self.dirs[int(self.folder_of(np.array([row], np.int64))[0])]
+        folder = self.dirs[int(np.searchsorted(self.dir_start, row, side="right")) - 1]
         name: bytes = self.names[row].as_py()
         return folder + b"/" + name if folder else name
 

@@ -7,26 +7,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardtool import columns
-from shardtool.keys import join
 from shardtool.model import ShardRows
-from shardtool.samples import keys_of
+from shardtool.samples import key_array, path_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.model import BinaryArray, Int64Array, SampleTable
+    from shardtool.model import Int64Array, SampleTable
 
 
 def shard_rows(table: SampleTable, samples: Int64Array) -> ShardRows:
     """The samples of one shard, in the given order, with keys and locators as bytes."""
-    keys = columns.binary(keys_of(table, samples))
+    keys = key_array(table, samples)
     counts = table.parts_per_sample()[samples]
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     rows = np.repeat(table.part_start[samples] - starts[:-1], counts) + np.arange(starts[-1])
     owners = np.repeat(np.arange(len(samples)), counts)
     names = columns.take(columns.binary(table.part_names), table.part_name[rows])
     entries, entry = table.entries, table.part_entry[rows]
-    source = columns.null_where_equal(_paths(table, entry), columns.joined(columns.take(keys, owners), names, b"."))
+    source = columns.null_where_equal(
+        path_array(table.entries, entry), columns.joined(columns.take(keys, owners), names, b".")
+    )
     files = ShardRows(
         keys=keys,
         labels=None if table.labels is None else table.labels[samples],
@@ -39,13 +40,6 @@ def shard_rows(table: SampleTable, samples: Int64Array) -> ShardRows:
         data=columns.nulls(len(entry)),
     )
     return _with_generated(files, table, samples, owners) if table.generated else files
-
-
-def _paths(table: SampleTable, entry: Int64Array) -> BinaryArray:
-    entries = table.entries
-    prefixes = columns.binary([join(folder, b"") for folder in entries.dirs])
-    folders = columns.take(prefixes, entries.folder_of(entry))
-    return columns.joined(folders, columns.take(entries.names, entry), b"")
 
 
 def _with_generated(files: ShardRows, table: SampleTable, samples: Int64Array, owners: Int64Array) -> ShardRows:

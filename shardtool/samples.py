@@ -7,18 +7,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardtool import columns
+from shardtool.keys import join
 
 if TYPE_CHECKING:
-    from shardtool.model import Int64Array, SampleTable
+    from shardtool.model import BinaryArray, EntryTable, Int64Array, SampleTable
+
+
+def key_array(table: SampleTable, samples: Int64Array) -> BinaryArray:
+    """binary[n]: keys of the given rows, in their order.
+
+    Under the default rule a key is the head of its first file's path, cut in numpy: about 0.1 us a key.
+    """
+    rows = table.part_entry[table.part_start[samples]]
+    rule = table.rule
+    if rule.is_contiguous and not rule.escape_names and not _any_hidden(table.entries, rows):
+        return columns.heads(path_array(table.entries, rows), table.key_bytes[samples])
+    return columns.binary([rule.key(identity) for identity in identities_of(table, samples)])
 
 
 def keys_of(table: SampleTable, samples: Int64Array) -> list[bytes]:
-    """Keys of the given rows, in their order."""
-    rule = table.rule
-    key, identities = rule.key, identities_of(table, samples)
-    if rule.is_contiguous and not rule.escape_names:
-        return [key(identity) if identity[:1] == b"." or b"/." in identity else identity for identity in identities]
-    return [key(identity) for identity in identities]
+    """Keys of the given rows, in their order, as Python bytes."""
+    return columns.to_list(key_array(table, samples))
 
 
 def identities_of(table: SampleTable, samples: Int64Array) -> list[bytes]:
@@ -27,14 +36,15 @@ def identities_of(table: SampleTable, samples: Int64Array) -> list[bytes]:
     rows = table.part_entry[table.part_start[samples]]
     folders = entries.folder_of(rows).tolist()
     names = columns.to_list(columns.take(entries.names, rows))
-    if rule.is_contiguous:
-        prefixes = [folder + b"/" if folder else b"" for folder in entries.dirs]
-        return [
-            prefixes[folder] + (name.partition(b".")[0] if name[:1] != b"." else b"." + name[1:].partition(b".")[0])
-            for folder, name in zip(folders, names, strict=True)
-        ]
     cut = (rule.split(entries.dirs[folder], name) for folder, name in zip(folders, names, strict=True))
     return [found[0] if found else b"" for found in cut]
+
+
+def path_array(entries: EntryTable, rows: Int64Array) -> BinaryArray:
+    """binary[n]: paths of the given entries below their roots."""
+    prefixes = columns.binary([join(folder, b"") for folder in entries.dirs])
+    folders = columns.take(prefixes, entries.folder_of(rows))
+    return columns.joined(folders, columns.take(entries.names, rows), b"")
 
 
 def member_names_of(table: SampleTable, parts: Int64Array) -> list[bytes]:
@@ -42,3 +52,11 @@ def member_names_of(table: SampleTable, parts: Int64Array) -> list[bytes]:
     owners = np.searchsorted(table.part_start, parts, side="right") - 1
     names = [table.part_names[number] for number in table.part_name[parts].tolist()]
     return [key + b"." + name for key, name in zip(keys_of(table, owners), names, strict=True)]
+
+
+def _any_hidden(entries: EntryTable, rows: Int64Array) -> bool:
+    """True where a name begins with a dot: its key is not the head of its path."""
+    offsets, data = columns.buffers_of(entries.names)
+    starts = offsets[rows]
+    starts = starts[starts < len(data)]
+    return bool((data[starts] == ord(".")).any())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,10 +92,15 @@ class TarFormat:
         """
         layout = layout_of(rows, members)
         digests = np.zeros(rows.num_parts, np.uint64)
-        with mmap.mmap(-1, SLAB_BYTES) as memory, memoryview(memory) as slab:
-            _write_members(rows, members, layout, read, out, slab, digests)
+        _write_members(rows, members, layout, read, out, _slab(), digests)
         out.write(bytes(TRAILER_BYTES))
         return WrittenTar(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests)
+
+
+@cache
+def _slab() -> memoryview:
+    """The slab of this process; private memory, kept from shard to shard."""
+    return memoryview(mmap.mmap(-1, SLAB_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def layout_of(rows: ShardRows, members: list[bytes]) -> TarLayout:
@@ -137,7 +143,6 @@ def _write_members(
             slab[start : start + len(record)] = record
         out.write(slab[: int(starts[last] - base)])
         first = last
-    del blocks
 
 
 def _write_large(
