@@ -15,7 +15,7 @@ LAYERS = (
     "scan group labels required splits cuts plan plan_rows "
     "order order_params order_state lanes mixture deal assign placement",
     "plan_file receipts manifest pack prepare compare destination build status verify stage "
-    "metrics overhead advice probe dataset_diff reading rebuild extract bench doctor checkpoint",
+    "metrics overhead advice probe dataset_stats dataset_diff reading rebuild extract bench doctor checkpoint",
     "executors",
     "report",
     "cli torch grain __main__",

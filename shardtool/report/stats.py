@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardtool.formats import FORMATS
 from shardtool.report.text import escape_key, printable, sparkline, to_ascii, width
 from shardtool.units import format_bytes, format_range, plural
 
@@ -23,21 +24,31 @@ _MAX_PARTS = 8  # parts listed; the rest is counted
 _TINY_PART_BYTES = 512  # one tar block: below it, header and padding are more than the part
 _SMALL_SHARD_BYTES = 16 << 20
 _NOTABLE_OVERHEAD = 0.10
+_LEANER = "Leaner with: --format parquet" if "parquet" in FORMATS else "Fewer, larger parts a sample cost less"
 _NOTABLE_SPREAD = 1.25  # largest / smallest shard of a split, in bytes
 
 
-def render_stats(stats: Stats, *, heading: str = "", ascii_only: bool = False) -> str:
+def render_stats(
+    stats: Stats,
+    *,
+    heading: str = "",
+    ascii_only: bool = False,
+    more: Sequence[tuple[str, Sequence[str]]] = (),
+    more_advice: Sequence[str] = (),
+) -> str:
     """The figures of a data set for the terminal, lines of at most 80 columns, no line break at the end.
 
     Args:
         stats: from `shardtool.metrics.measure`.
         heading: what the first line says: folder, format, dataset id.
         ascii_only: spell block characters and dots in ASCII.
+        more: further subjects, (verb, fields) each, put before the advice.
+        more_advice: further advice, put last.
     """
-    lines = _line("dataset", [printable(heading)]) if heading else []
-    for verb, fields in _subjects(stats):
+    lines = _line("dataset", printable(heading).split("   ")) if heading else []
+    for verb, fields in (*_subjects(stats), *more):
         lines += _line(verb, fields)
-    for advice in advise(stats):
+    for advice in (*advise(stats), *more_advice):
         lines += filled("!", advice.split(" "), gap=" ", indent=2)
     text = "\n".join(lines)
     return to_ascii(text) if ascii_only else text
@@ -189,7 +200,7 @@ def _part_advice(stats: Stats) -> Iterator[str]:
         parts = f" ({_names(tiny)} below {_TINY_PART_BYTES} B on average)" if tiny else ""
         yield (
             f"{_percent(_overhead(stats))} of the bytes are headers and padding, {format_bytes(stats.overhead_bytes)}"
-            f" to store and read{parts}. Leaner with: --format parquet"
+            f" to store and read{parts}. {_LEANER}"
         )
     ragged = [name for name, part in stats.parts.items() if part.samples < stats.samples]
     if ragged:
