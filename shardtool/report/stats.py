@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardtool.formats import FORMATS
 from shardtool.report.text import escape_key, printable, sparkline, to_ascii, width
 from shardtool.units import format_bytes, format_range, plural
 
@@ -24,7 +23,6 @@ _MAX_PARTS = 8  # parts listed; the rest is counted
 _TINY_PART_BYTES = 512  # one tar block: below it, header and padding are more than the part
 _SMALL_SHARD_BYTES = 16 << 20
 _NOTABLE_OVERHEAD = 0.10
-_LEANER = "Leaner with: --format parquet" if "parquet" in FORMATS else "Fewer, larger parts a sample cost less"
 _NOTABLE_SPREAD = 1.25  # largest / smallest shard of a split, in bytes
 
 
@@ -200,7 +198,7 @@ def _part_advice(stats: Stats) -> Iterator[str]:
         parts = f" ({_names(tiny)} below {_TINY_PART_BYTES} B on average)" if tiny else ""
         yield (
             f"{_percent(_overhead(stats))} of the bytes are headers and padding, {format_bytes(stats.overhead_bytes)}"
-            f" to store and read{parts}. {_LEANER}"
+            f" to store and read{parts}. Leaner with: --format parquet"
         )
     ragged = [name for name, part in stats.parts.items() if part.samples < stats.samples]
     if ragged:
