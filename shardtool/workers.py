@@ -25,7 +25,7 @@ from functools import partial
 from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any
 
-from shardtool.errors import WorkerLost
+from shardtool.errors import ExecutorError, WorkerLost
 from shardtool.worker import begin_message, resolve, start_process, start_server, task_message
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class WorkerPool:
         self.grace_s = grace_s
         self._workers: list[_Worker] = []
         self._context: BaseContext | None = None
+        self._is_running = False
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -101,14 +102,17 @@ class WorkerPool:
         if self.num_workers <= 0:
             yield from _run_here(partial(resolve(function), context), take, window)
             return
+        if self._is_running:
+            raise ExecutorError("a worker pool does one run at a time: exhaust or close the first")
         run = _Run(take, begin_message(function, context), window, describe)
-        is_done = False
+        self._is_running, is_done = True, False
         try:
             while self._fill(run):
                 for worker in self._ready():
                     yield from self._receive(worker, run)
             is_done = True
         finally:
+            self._is_running = False
             if not is_done:
                 self.terminate()
 

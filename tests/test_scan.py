@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import io
 import os
 import socket
@@ -401,18 +402,31 @@ def test_overlaps_are_refused_in_both_directions(tmp_path: Path) -> None:
     check_overlap([a, tmp_path / "ab"], tmp_path / "out")
 
 
-def test_a_folder_that_vanishes_is_a_failed_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path, "a/1.jpg", "b/2.jpg")
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.ENOENT, "vanished"),
+        (errno.ENOTDIR, "vanished"),
+        (errno.EIO, "unreadable"),
+        (errno.EACCES, "access_denied"),
+    ],
+)
+def test_a_folder_that_cannot_be_listed_is_one_failed_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: str
+) -> None:
+    make(tmp_path, "a/1.jpg", "b/2.jpg", "b/3.jpg")
     real_open = os.open
 
     def fickle(path: Any, *args: Any, **kwargs: Any) -> int:
-        if str(path).endswith("/b'"):
-            raise FileNotFoundError(2, "No such file or directory")
+        if os.fsencode(path).endswith(b"/b"):
+            raise OSError(code, os.strerror(code))
         return real_open(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", fickle)
     result = scan([tmp_path])
-    assert (paths(result), result.failed.counts, result.seen) == ([b"a/1.jpg"], {"vanished": 1}, 2)
+    assert (paths(result), result.seen) == ([b"a/1.jpg"], 2)
+    assert result.failed.entries == [(kind, os.fsencode(tmp_path / "b"), os.strerror(code))]
+    assert result.problems[0].is_fatal
 
 
 def test_a_file_that_vanishes_is_a_failed_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

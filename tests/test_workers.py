@@ -170,6 +170,24 @@ def test_the_pool_can_be_used_after_an_error() -> None:
         assert list(pool.run("worker_tasks:times", [2], context=2)) == [(2, 4)]
 
 
+def test_a_pool_does_one_run_at_a_time() -> None:
+    with WorkerPool(1) as pool:
+        first = pool.run("worker_tasks:times", range(9), context=1)
+        next(first)
+        with pytest.raises(ExecutorError, match="one run at a time"):
+            next(pool.run("worker_tasks:times", range(9), context=1))
+        assert len(list(first)) == 8
+
+
+def test_an_error_of_the_tasks_themselves_ends_the_run() -> None:
+    def tasks() -> Iterator[int]:
+        yield 1
+        raise LookupError("no more")
+
+    with WorkerPool(2) as pool, pytest.raises(LookupError, match="no more"):
+        list(pool.run("worker_tasks:times", tasks(), context=1))
+
+
 @BOTH
 def test_a_future_counts_when_it_is_done_and_the_worker_goes_on(tmp_path: Path, num_workers: int) -> None:
     """Each of the two futures waits for the other task to begin: one worker must hold both."""
