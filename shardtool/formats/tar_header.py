@@ -36,6 +36,7 @@ def _template() -> NDArray[np.uint8]:
 
 
 _TEMPLATE = _template()
+_TEMPLATE_SUM = int(_TEMPLATE.sum())
 
 
 def padded(sizes: Any) -> Any:
@@ -68,7 +69,7 @@ def extension(name: bytes, size: int) -> bytes:
         return b""
     header = headers([_PAX_NAME], np.array([len(body)], np.int64))
     header[0, 156] = ord("x")
-    _checksum(header)
+    _store_checksums(header, _sums(header))
     return header.tobytes() + body.ljust(int(padded(len(body))), b"\0")
 
 
@@ -89,34 +90,43 @@ def _pax_record(key: bytes, value: bytes) -> bytes:
 
 
 def headers(names: list[bytes], sizes: Int64Array) -> NDArray[np.uint8]:
-    """uint8[n, 512]: the ustar headers of n members, checksums included; about 0.25 us each.
+    """uint8[n, 512]: the ustar headers of n members, checksums included; about 0.3 us each.
 
     A name or size that ustar cannot hold is stored cut short: its pax header, written before, has the whole.
     """
     matrix = np.empty((len(names), BLOCK), np.uint8)
     matrix[:] = _TEMPLATE
-    matrix[:, :NAME_BYTES] = np.array(names, dtype=f"S{NAME_BYTES}").view(np.uint8).reshape(len(names), NAME_BYTES)
-    long_rows = [row for row, name in enumerate(names) if len(name) > NAME_BYTES]
-    for row in long_rows:
+    short = np.array(names, dtype=f"S{NAME_BYTES}").view(np.uint8).reshape(len(names), NAME_BYTES)
+    matrix[:, :NAME_BYTES] = short
+    total = short.sum(axis=1, dtype=np.int64) + _TEMPLATE_SUM
+    digits = _octal(np.where(sizes < MAX_USTAR_SIZE, sizes, 0), 11)
+    matrix[:, 124:135] = digits
+    _store_checksums(matrix, total + digits.sum(axis=1, dtype=np.int64))
+    for row in [row for row, name in enumerate(names) if len(name) > NAME_BYTES]:
         _store_long_name(matrix[row], names[row])
-    rest = np.where(sizes < MAX_USTAR_SIZE, sizes, 0)
-    for digit in range(11):
-        matrix[:, 134 - digit] = ord("0") + ((rest >> (3 * digit)) & 7)
-    matrix[:, 135] = 0
-    _checksum(matrix)
+        _store_checksums(matrix[row : row + 1], _sums(matrix[row : row + 1]))
     return matrix
+
+
+def _octal(values: Int64Array, width: int) -> NDArray[np.uint8]:
+    """uint8[n, width]: octal digits as ASCII."""
+    shifts = 3 * np.arange(width - 1, -1, -1)
+    return (((values[:, None] >> shifts) & 7) + ord("0")).astype(np.uint8)
+
+
+def _sums(matrix: NDArray[np.uint8]) -> Int64Array:
+    """int64[n]: byte sums of headers with the checksum field taken as spaces."""
+    matrix[:, 148:156] = ord(" ")
+    return matrix.sum(axis=1, dtype=np.int64)
+
+
+def _store_checksums(matrix: NDArray[np.uint8], totals: Int64Array) -> None:
+    matrix[:, 148:154] = _octal(totals, 6)
+    matrix[:, 154] = 0
+    matrix[:, 155] = ord(" ")
 
 
 def _store_long_name(header: NDArray[np.uint8], name: bytes) -> None:
     prefix, short = split_name(name) or (b"", name[:NAME_BYTES])
     header[:NAME_BYTES] = np.frombuffer(short.ljust(NAME_BYTES, b"\0"), np.uint8)
     header[345 : 345 + len(prefix)] = np.frombuffer(prefix, np.uint8)
-
-
-def _checksum(matrix: NDArray[np.uint8]) -> None:
-    matrix[:, 148:156] = ord(" ")
-    total = matrix.sum(axis=1, dtype=np.uint32)
-    for digit in range(6):
-        matrix[:, 153 - digit] = ord("0") + ((total >> (3 * digit)) & 7)
-    matrix[:, 154] = 0
-    matrix[:, 155] = ord(" ")
