@@ -18,6 +18,8 @@ from shardtool.required import apply_required
 from shardtool.scan import scan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shardtool.model import Problem, SampleTable, ScanResult
     from shardtool.plan import Plan, PlanOptions
     from shardtool.workers import WorkerPool
@@ -75,19 +77,22 @@ def raise_problems(scanned: ScanResult) -> None:
         SourceError: or a kind of it that says more.
     """
     fatal = [problem for problem in scanned.problems if problem.is_fatal]
-    if not fatal:
-        return
+    if fatal:
+        raise problems_error(fatal)
+
+
+def problems_error(fatal: Sequence[Problem]) -> SourceError:
+    """One error that says all of `fatal`: each with its examples, and every hint once."""
     lines = []
     for problem in fatal:
-        lines.append(f"{problem.count:,} x {problem.message}" if problem.count > 1 else problem.message)
-        lines += [f"  {example}" for example in problem.examples]
+        lines += [problem.message, *(f"  {example}" for example in problem.examples)]
     kinds = {problem.kind for problem in fatal}
     error = SourceError
     if kinds == {"access_denied"}:
         error = AccessDenied
-    elif kinds == {"missing"}:
+    elif kinds == {"not_found"}:
         error = SourceNotFound
-    raise error("\n".join(lines), hint="; ".join(dict.fromkeys(problem.hint for problem in fatal if problem.hint)))
+    return error("\n".join(lines), hint="; ".join(dict.fromkeys(problem.hint for problem in fatal if problem.hint)))
 
 
 def group_scanned(scanned: ScanResult, options: PlanOptions, *, trust_parts: bool = False) -> Grouped:
