@@ -1,0 +1,241 @@
+"""Tar shards without index or manifest, made by any tool: where they lie, and what they tell of themselves.
+
+A path, a glob, a brace range or a folder flows in; `BareShard` columns flow out, in the order of the archive.
+"""
+
+from __future__ import annotations
+
+import glob
+import mmap
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardtool import columns
+from shardtool.errors import BadKey, DuplicateKey, GroupError, SourceNotFound, UnknownFormat
+from shardtool.formats.tar_header import padded
+from shardtool.formats.tar_samples import ERROR_KINDS, group_members
+from shardtool.formats.tar_scan import scan_members
+from shardtool.model import ShardRows
+from shardtool.names import DATA, SPLIT_ALIASES, expand_braces
+from shardtool.units import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from shardtool.formats.tar_samples import Finding
+    from shardtool.index_file import ShardIndex
+    from shardtool.model import Int64Array
+
+FOREIGN_LAYOUT = "tar/other"  # a tar whose bytes do not follow from names and sizes
+SUFFIX = ".tar"
+_GLOB = re.compile(r"[*?\[]")
+_WORD = re.compile(r"[A-Za-z]+")
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
+
+
+@dataclass(frozen=True)
+class BareShard:
+    """Samples of an archive, with the places of their parts."""
+
+    num_members: int
+    num_bytes: int
+    keys: list[bytes]
+    offset: Int64Array  # first byte of each sample's first header, int64[num_samples]
+    sample_bytes: Int64Array  # to the end of its last member, int64[num_samples]
+    part_start: Int64Array  # int64[num_samples + 1]
+    part_names: list[bytes]
+    part_offset: Int64Array  # int64[num_parts]
+    part_sizes: Int64Array  # int64[num_parts]
+    sources: list[bytes | None]  # the member's name, None where it is key + "." + part
+    findings: list[Finding]
+
+    def rows(self) -> ShardRows:
+        """As plan rows, without guards."""
+        count = len(self.part_names)
+        return ShardRows(
+            keys=columns.binary(self.keys),
+            labels=None,
+            part_start=self.part_start,
+            names=columns.binary(self.part_names),
+            source=columns.binary(self.sources),
+            roots=np.zeros(count, np.uint16),
+            sizes=self.part_sizes,
+            mtimes_ns=np.zeros(count, np.int64),
+            data=columns.nulls(count),
+        )
+
+    @property
+    def problems(self) -> list[Finding]:
+        """What a reader would trip over, merge or lose."""
+        return [finding for finding in self.findings if finding.kind in ERROR_KINDS]
+
+    def skipped(self) -> dict[str, int]:
+        """Members that are part of no sample, by reason."""
+        counts: dict[str, int] = {}
+        for finding in self.findings:
+            if finding.kind not in ERROR_KINDS:
+                counts[finding.kind] = counts.get(finding.kind, 0) + 1
+        return counts
+
+
+def read_bare(path: str) -> BareShard:
+    """What the tar `path` holds, by a strict walk over its headers; no payload is read.
+
+    Raises:
+        CorruptShard, FormatError: damage, or a member that is not supported, by name.
+        UnknownFormat: compressed, or no tar at all.
+    """
+    size = os.stat(path).st_size
+    with open(path, "rb") as file:
+        _refuse_compressed(path, file.read(8))
+        if size == 0:
+            scan_members(b"", path)
+        # not closed here: an error's traceback may still hold a view of it
+        members = scan_members(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), path)
+    samples = group_members(members)
+    rows = samples.rows
+    first = members.header_offset[rows[samples.part_start[:-1]]] if len(rows) else np.zeros(0, np.int64)
+    ends = members.data_offset + padded(np.where(members.types == ord("0"), members.sizes, 0))
+    last = ends[rows[samples.part_start[1:] - 1]] if len(rows) else np.zeros(0, np.int64)
+    keys = np.repeat(np.arange(samples.num_samples), np.diff(samples.part_start)).tolist()
+    names = [members.names[row] for row in rows.tolist()]
+    plain = [samples.keys[key] + b"." + part for key, part in zip(keys, samples.part_names, strict=True)]
+    return BareShard(
+        num_members=members.num_members,
+        num_bytes=size,
+        keys=samples.keys,
+        offset=first,
+        sample_bytes=last - first,
+        part_start=samples.part_start,
+        part_names=samples.part_names,
+        part_offset=samples.offsets,
+        part_sizes=samples.sizes,
+        sources=[None if name == other else name for name, other in zip(names, plain, strict=True)],
+        findings=samples.findings,
+    )
+
+
+def _refuse_compressed(path: str, head: bytes) -> None:
+    for magic, name in _COMPRESSED.items():
+        if head.startswith(magic):
+            raise UnknownFormat(
+                f"{path} is compressed with {name}; samples in it cannot be reached by their offsets",
+                hint="decompress it first, or unpack it and pack the folder",
+                where={"path": path},
+            )
+
+
+def refuse_problems(path: str, bare: BareShard) -> None:
+    """Raise for what no index can put right, five of a kind at most.
+
+    Raises:
+        DuplicateKey: keys or parts that occur twice, or samples that lie in pieces.
+        BadKey, GroupError: names that lead out of the archive; links to nowhere; no samples at all.
+    """
+    problems = bare.problems
+    if problems:
+        kinds = {finding.kind for finding in problems}
+        shown = "".join(f"\n  {finding.message}" for finding in problems[:5])
+        rest = f"\n  and {len(problems) - 5:,} more" if len(problems) > 5 else ""
+        error = DuplicateKey if kinds & {"duplicate_key", "duplicate_part", "not_adjacent"} else BadKey
+        count = plural(len(problems), "member")
+        raise error(
+            f"{path} cannot be indexed: {count} that readers would merge or lose{shown}{rest}",
+            hint="unpack it and pack the folder: shardtool pack groups, names and checks anew",
+            where={"path": path, "offset": problems[0].offset, "key": _text(problems[0].key)},
+        )
+    if not bare.keys:
+        raise GroupError(
+            f"{path} holds no samples: {plural(bare.num_members, 'member')}, none of them named KEY.PART",
+            hint="a part is named by what follows the first dot, such as cats/0001.jpg",
+            where={"path": path},
+        )
+
+
+def differences(bare: BareShard, index: ShardIndex) -> str:
+    """The first thing in which an index is not what the archive itself tells; "" where all agrees."""
+    if bare.problems:
+        return bare.problems[0].message
+    if bare.keys != columns.to_list(index.keys):
+        return f"its {index.num_samples:,} keys are not those of the shard ({len(bare.keys):,})"
+    if bare.part_names != columns.to_list(index.part_names) or not np.array_equal(bare.part_start, index.part_start):
+        return "its parts are not those of the shard"
+    pairs = (
+        (bare.offset, index.offset),
+        (bare.sample_bytes, index.num_bytes),
+        (bare.part_offset, index.part_offset),
+        (bare.part_sizes, index.part_bytes),
+    )
+    same = all(np.array_equal(ours, theirs.astype(np.int64)) for ours, theirs in pairs)
+    return "" if same else "its offsets or sizes are not those of the shard"
+
+
+def find_shards(places: Sequence[str]) -> list[str]:
+    """Paths of the shards meant by folders, files, globs and brace ranges, each once, in natural order by folder.
+
+    Raises:
+        SourceNotFound: a place that holds no shard.
+    """
+    found: dict[str, None] = {}
+    for place in places:
+        paths = _shards_at(place)
+        if not paths:
+            raise SourceNotFound(
+                f"{place} holds no {SUFFIX} shards" if os.path.exists(place) else f"{place} does not exist",
+                hint="name a folder with shards, or shards: 'dir/train-{000..099}.tar'",
+                where={"path": place},
+            )
+        found.update(dict.fromkeys(paths))
+    return list(found)
+
+
+def _shards_at(place: str) -> list[str]:
+    if os.path.isdir(place):
+        top = os.path.join(place, DATA)
+        inner = _tars_below(top) if os.path.isdir(top) else []
+        return inner or sorted(_tars_in(place), key=_natural)
+    if os.path.lexists(place):
+        return [place]
+    paths = expand_braces(place)
+    if len(paths) > 1:
+        return paths
+    return (
+        sorted((path for path in glob.glob(place) if os.path.isfile(path)), key=_natural) if _GLOB.search(place) else []
+    )
+
+
+def _tars_in(folder: str) -> Iterable[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file():
+                yield os.path.join(folder, entry.name)
+
+
+def _tars_below(top: str) -> list[str]:
+    found: list[str] = []
+    for folder, folders, _ in os.walk(top):
+        folders.sort()
+        found += sorted(_tars_in(folder), key=_natural)
+    return found
+
+
+def _natural(path: str) -> list[tuple[int, str]]:
+    """Sorts shard 10 after shard 9, whatever the padding."""
+    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"([0-9]+)", path)]
+
+
+def split_of(path: str) -> str:
+    """The split that a shard's name begins with, such as `val` in `val-0001.tar`, in our words; `train` by default."""
+    for text in (os.path.basename(path), os.path.basename(os.path.dirname(path))):
+        word = _WORD.match(text)
+        if word is not None and word.group().lower() in SPLIT_ALIASES:
+            return SPLIT_ALIASES[word.group().lower()]
+    return "train"
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")

@@ -1,0 +1,102 @@
+"""`shardtool verify`: is a data set whole, and with --deep, is it undamaged."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from shardtool.cli.command import GroupedOption
+from shardtool.cli.options import Command, DidYouMeanChoice, Output, options, output_options
+from shardtool.errors import DamageFound
+
+if TYPE_CHECKING:
+    from shardtool.verify import VerifyResult
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "shardtool verify out/",
+        "shardtool verify out/ --deep --reader webdataset",
+        "shardtool verify 'shards/train-{000..099}.tar'",
+    ),
+    exit_codes=(4, 5),
+)
+@click.argument("places", nargs=-1, required=True, metavar="OUT")
+@options("deep")
+@click.option(
+    "--reader",
+    cls=GroupedOption,
+    section="Running",
+    type=DidYouMeanChoice(("webdataset",), {"wds": "webdataset"}),
+    help="Read all shards once more through that package and compare keys and bytes.",
+)
+@options("workers")
+@output_options
+def command(output: Output, places: tuple[str, ...], deep: bool, reader: str | None, workers: int) -> None:
+    """Check the data set in OUT against its manifest, or the structure of shards that have none."""
+    from shardtool.report.verify import repair_hint, summary, verify_text
+
+    result = _check(output, places, deep, reader or "", workers)
+    output.result(result.document(), verify_text(result))
+    if not result.is_ok:
+        fault = result.faults[0]
+        where = {"path": fault.path, "shard": fault.shard, "offset": fault.offset}
+        raise DamageFound(
+            summary(result),
+            hint=repair_hint(result),
+            where={name: value for name, value in where.items() if value not in (None, "")},
+        )
+
+
+def _check(output: Output, places: tuple[str, ...], deep: bool, reader: str, workers: int) -> VerifyResult:
+    from shardtool.executors.local import workers_for
+    from shardtool.verify import PRELOAD, verify, workers_needed
+    from shardtool.workers import WorkerPool
+
+    wanted = workers_for(workers)
+    if _is_dataset(places):
+        num_bytes, num_shards = _extent(places[0])
+        wanted = workers_needed(num_bytes, num_shards, wanted, is_deep=deep or bool(reader))
+        with WorkerPool(wanted, preload=PRELOAD) as pool:
+            return verify(places[0], pool, output, is_deep=deep, reader=reader)
+    from shardtool.bare_shards import find_shards
+    from shardtool.verify_bare import verify_bare
+
+    paths = find_shards(places)
+    num_bytes = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+    with WorkerPool(workers_needed(num_bytes, len(paths), wanted, is_deep=True), preload=PRELOAD) as pool:
+        if deep or reader:
+            output.warn("shards without a manifest have no digests to compare with; only their structure is checked")
+        return verify_bare(places, pool, output)
+
+
+def _is_dataset(places: tuple[str, ...]) -> bool:
+    """Whether the one place is a folder of ours: finished, or begun, or empty; then `verify` says what it is."""
+    from shardtool.bare_shards import find_shards
+    from shardtool.errors import SourceNotFound
+
+    if len(places) != 1 or (os.path.lexists(places[0]) and not os.path.isdir(places[0])):
+        return False
+    if any(os.path.exists(os.path.join(places[0], name)) for name in ("manifest.json", ".shardtool")):
+        return True
+    if not os.path.isdir(places[0]):
+        return False
+    try:
+        return not find_shards(places)
+    except SourceNotFound:
+        return True
+
+
+def _extent(path: str) -> tuple[int, int]:
+    """(bytes, shards) of a data set, zeros where its manifest is damaged."""
+    from shardtool.errors import FormatError
+    from shardtool.manifest import load_manifest
+
+    try:
+        manifest = load_manifest(path)
+    except FormatError:
+        return 0, 0
+    return manifest.num_bytes, len(manifest.shards)

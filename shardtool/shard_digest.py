@@ -1,0 +1,103 @@
+"""One pass over a shard file: xxh3_128 of the whole, xxh3_64 of every block and part, each byte read once.
+
+A piece of 1 MiB is read into a buffer that is used again, and all digests take it while it is in the cache; whoever
+wants to look at other bytes of it, headers say, is handed the piece. By `read`, never by a map: a device that fails
+says so with an error that can be reported.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from shardtool.hashing import FileDigest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from shardtool.model import Int64Array, UInt64Array
+
+PIECE_BYTES = 1 << 20  # a multiple of 512: a tar header never straddles two pieces
+
+
+@dataclass(frozen=True)
+class ShardDigests:
+    """Digests of a file and of its parts."""
+
+    file: FileDigest
+    parts: UInt64Array  # xxh3_64, uint64[num_parts]; 0 for a part that goes beyond the end of the file
+
+
+def digest_shard(
+    path: str, offsets: Int64Array, sizes: Int64Array, look: Callable[[int, memoryview], None] | None = None
+) -> ShardDigests:
+    """Digests of the file `path` and of the parts at `offsets`, int64[num_parts], ascending and apart.
+
+    Args:
+        path: the shard file.
+        offsets: first byte of each part.
+        sizes: bytes of each part.
+        look: called with (byte of the file, piece) for each piece, in order; the piece is overwritten afterwards.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    walk = _Walk(offsets, sizes)
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    base = 0
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while size := _fill(fd, buffer):
+            piece = buffer[:size]
+            walk.file.update(piece)
+            walk.take(base, piece)
+            if look is not None:
+                look(base, piece)
+            base += size
+    finally:
+        os.close(fd)
+    return ShardDigests(walk.file, walk.digests)
+
+
+def _fill(fd: int, buffer: memoryview) -> int:
+    """Bytes read: all that `buffer` holds, fewer at the end of the file only."""
+    size = os.readv(fd, [buffer])
+    while 0 < size < len(buffer) and (more := os.readv(fd, [buffer[size:]])):
+        size += more
+    return size
+
+
+class _Walk:
+    """The parts seen so far. At most one of them is open: it began in an earlier piece and goes on."""
+
+    def __init__(self, offsets: Int64Array, sizes: Int64Array) -> None:
+        self.file = FileDigest()
+        self.digests = np.zeros(len(offsets), np.uint64)
+        self._offsets, self._ends = offsets, offsets + sizes
+        self._next = 0
+        self._open: Any = None
+
+    def take(self, base: int, piece: memoryview) -> None:
+        first, limit = self._next, base + len(piece)
+        if self._open is not None:
+            end = int(self._ends[first])
+            self._open.update(piece[: min(end, limit) - base])
+            if end > limit:
+                return
+            self.digests[first] = self._open.intdigest()
+            self._open, first = None, first + 1
+        begun = int(np.searchsorted(self._offsets, limit, side="left"))
+        whole = max(min(int(np.searchsorted(self._ends, limit, side="right")), begun), first)
+        if whole > first:
+            starts, ends = ((column[first:whole] - base).tolist() for column in (self._offsets, self._ends))
+            digest = xxhash.xxh3_64_intdigest
+            self.digests[first:whole] = [digest(piece[a:b]) for a, b in zip(starts, ends, strict=True)]
+        if begun > whole:
+            self._open = xxhash.xxh3_64(piece[int(self._offsets[whole]) - base :])
+        self._next = whole

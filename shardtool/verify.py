@@ -1,0 +1,304 @@
+"""Is a data set whole, and with `is_deep`, is it undamaged: manifest, files, indexes, and every byte.
+
+    manifest + folder --here--> faults;  each shard --workers--> ShardReport;  all reports --here--> duplicates, totals
+
+Damage never raises; it comes back as faults, each with shard, offset and key where they are known. Memory: 8 bytes a
+sample, for the search for keys that occur twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardtool.errors import FormatError, ShardtoolError
+from shardtool.index_file import open_index
+from shardtool.manifest import LABELS, MANIFEST, Manifest, dataset_identity, load_manifest, merge_parts
+from shardtool.names import DATA, HIDDEN, INDEX
+from shardtool.receipts import digest_of, parts_document
+from shardtool.sources.junk import junk_reason
+from shardtool.storage.local import TEMP_PREFIX
+from shardtool.verify_shard import MAX_FAULTS, Fault, VerifyJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardtool.build import Say
+    from shardtool.index_file import ShardIndex
+    from shardtool.model import FileRecord
+    from shardtool.verify_shard import ShardReport
+    from shardtool.workers import WorkerPool
+
+SCHEMA = "shardtool/verify/1"
+CHECK = "shardtool.verify_shard:check_shard"
+READ_BACK = "shardtool.verify_reader:read_back"
+PRELOAD = ("shardtool.verify_shard",)
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """What was looked at, and all that is wrong."""
+
+    path: str
+    dataset_id: str  # "" for shards without a manifest
+    is_deep: bool
+    reader: str
+    num_shards: int
+    num_samples: int
+    num_parts: int
+    num_bytes: int  # of all shard files that could be looked at
+    faults: tuple[Fault, ...]
+    seconds: float
+    has_plan: bool = False  # so that damaged shards can be packed again
+    skipped: dict[str, int] | None = None  # members of bare shards that are part of no sample, by reason
+
+    @property
+    def is_ok(self) -> bool:
+        """True where nothing is wrong."""
+        return not self.faults
+
+    def document(self) -> dict[str, Any]:
+        """`shardtool/verify/1`."""
+        from shardtool.metrics import key_document
+
+        problems = []
+        for fault in self.faults:
+            place: dict[str, Any] = {"kind": fault.kind, "shard": fault.shard, "path": fault.path or None}
+            place |= {"offset": fault.offset, "key": None, **(key_document(fault.key) if fault.key is not None else {})}
+            problems.append({**place, "message": fault.message})
+        return {
+            "schema": SCHEMA,
+            "ok": self.is_ok,
+            "deep": self.is_deep,
+            "reader": self.reader or None,
+            "dataset_id": self.dataset_id or None,
+            "shards": self.num_shards,
+            "samples": self.num_samples,
+            "parts": self.num_parts,
+            "bytes": self.num_bytes,
+            "problems": problems,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reader: str = "") -> VerifyResult:
+    """Check the data set in the folder `out`.
+
+    Args:
+        out: its folder.
+        pool: checks shards side by side.
+        say: shows how far it is.
+        is_deep: read every byte and compare digests and headers, not only sizes and indexes.
+        reader: `webdataset` reads all shards once more through that package and compares keys and bytes.
+
+    Raises:
+        SourceNotFound: there is no data set.
+    """
+    began = time.monotonic()
+    result = VerifyResult(out, "", is_deep, reader, 0, 0, 0, 0, (), 0.0, _has_plan(out))
+    try:
+        manifest = load_manifest(out)
+    except FormatError as error:
+        fault = Fault("manifest", f"{MANIFEST}: {error.message}", MANIFEST)
+        return replace(result, faults=(fault,), seconds=time.monotonic() - began)
+    faults = [*_manifest_faults(out, manifest), *_label_faults(out, manifest), *_folder_faults(out, manifest)]
+    job = VerifyJob(os.path.abspath(out), manifest.shards, is_deep)
+    reports = _check_shards(job, pool, say)
+    faults += [fault for report in reports for fault in report.faults]
+    faults += _duplicate_faults(job, reports)
+    if all(report.key_hashes is not None for report in reports):
+        faults += _total_faults(manifest, reports)
+    if reader:
+        faults += _read_back(job, reports, pool)
+    return replace(
+        result,
+        dataset_id=manifest.dataset_id,
+        num_shards=len(manifest.shards),
+        num_samples=sum(report.num_samples for report in reports),
+        num_parts=sum(report.num_parts for report in reports),
+        num_bytes=sum(report.num_bytes for report in reports),
+        faults=tuple(_without_renamed(faults)),
+        seconds=time.monotonic() - began,
+    )
+
+
+def workers_needed(manifest_bytes: int, num_shards: int, wanted: int, *, is_deep: bool) -> int:
+    """Processes worth starting: none where the work takes less time than their start."""
+    is_small = manifest_bytes < 64 << 20 if is_deep else num_shards < 64
+    return 0 if is_small else min(wanted, num_shards)
+
+
+def _has_plan(out: str) -> bool:
+    return os.path.exists(os.path.join(out, HIDDEN, "plan.json"))
+
+
+def _check_shards(job: VerifyJob, pool: WorkerPool, say: Say) -> list[ShardReport]:
+    reports: list[ShardReport | None] = [None] * len(job.shards)
+    total_bytes = sum(shard.num_bytes for shard in job.shards) if job.is_deep else 0
+    total_samples = sum(shard.num_samples for shard in job.shards)
+    with say.progress(len(job.shards), total_bytes, total_samples) as progress:
+        tasks = range(len(job.shards))
+        for shard, report in pool.run(CHECK, tasks, context=job, describe=lambda shard: job.shards[shard].path):
+            reports[shard] = report
+            progress.advance(1, report.num_bytes if job.is_deep else 0, report.num_samples)
+    return [report for report in reports if report is not None]
+
+
+def _read_back(job: VerifyJob, reports: list[ShardReport], pool: WorkerPool) -> list[Fault]:
+    """Through the webdataset package: the shards in which nothing else was found."""
+    sound = [report.shard for report in reports if not report.faults]
+    found = dict(pool.run(READ_BACK, sound, context=job, describe=lambda shard: job.shards[shard].path))
+    return [fault for shard in sorted(found) for fault in found[shard]]
+
+
+def _manifest_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
+    """What the manifest says of itself, beside its shards."""
+    with open(os.path.join(out, MANIFEST), "rb") as file:
+        document = json.loads(file.read())
+    identity = dataset_identity(manifest.labels, manifest.shards)
+    if identity != manifest.dataset_id:
+        yield _manifest_fault(f"dataset_id {manifest.dataset_id} is not that of its shards ({identity})")
+    wanted = {
+        "samples": manifest.num_samples,
+        "shards": len(manifest.shards),
+        "bytes": manifest.num_bytes,
+        "payload_bytes": manifest.payload_bytes,
+    }
+    for name, value in wanted.items():
+        stated = document.get("totals", {}).get(name)
+        if stated != value:
+            yield _manifest_fault(f"totals: {name} {stated}, its shards have {value}")
+    if document.get("splits") != manifest.splits():
+        yield _manifest_fault("splits: not the sums of its shards")
+    ledger = manifest.ledger
+    if ledger and ledger["seen"] != ledger["packed"] + sum(ledger["ignored"].values()) + ledger["failed"]:
+        yield _manifest_fault("ledger: seen is not packed + ignored + failed")
+    paths = [record.path for record in _records(manifest)]
+    for path in sorted({path for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else ()):
+        yield _manifest_fault(f"{path} is listed twice")
+
+
+def _manifest_fault(message: str) -> Fault:
+    return Fault("manifest", f"{MANIFEST}: {message}", MANIFEST)
+
+
+def _label_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
+    if manifest.labels is None:
+        return
+    path = os.path.join(out, manifest.labels.path)
+    if not os.path.exists(path):
+        yield Fault("labels", f"{LABELS}: missing", LABELS)
+    elif digest_of(path) != manifest.labels.xxh3_128:
+        yield Fault("labels", f"{LABELS}: its digest is not that of the manifest", LABELS)
+
+
+def _records(manifest: Manifest) -> Iterator[FileRecord]:
+    for shard in manifest.shards:
+        yield from shard.files
+        if shard.index is not None:
+            yield shard.index
+
+
+def _folder_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
+    """Files in `data/` and `index/` that the manifest does not name: temps, renamed shards, strangers."""
+    known = {record.path for record in _records(manifest)}
+    sizes: dict[int, list[FileRecord]] = {}
+    for record in _records(manifest):
+        if not os.path.exists(os.path.join(out, record.path)):
+            sizes.setdefault(record.num_bytes, []).append(record)
+    for path in sorted(_files(out, known)):
+        name = os.path.basename(path)
+        if name.startswith(TEMP_PREFIX):
+            yield Fault("partial", f"{path}: a partial file that an interrupted run left", path)
+        elif path not in known:
+            yield _stranger(out, path, sizes)
+
+
+def _files(out: str, known: set[str]) -> Iterator[str]:
+    """Paths below `out` that could be shards or indexes, junk of operating systems aside."""
+    for top in (DATA, INDEX):
+        for folder, folders, names in os.walk(os.path.join(out, top)):
+            folders[:] = [name for name in folders if junk_reason(os.fsencode(name)) is None]
+            for name in names:
+                if junk_reason(os.fsencode(name)) is None:
+                    yield os.path.relpath(os.path.join(folder, name), out)
+    suffixes = {os.path.splitext(path)[1] for path in known}
+    for folder in {os.path.dirname(path) for path in known if path.split("/")[0] not in (DATA, INDEX)}:
+        for name in os.listdir(os.path.join(out, folder)) if os.path.isdir(os.path.join(out, folder)) else ():
+            if os.path.splitext(name)[1] in suffixes or name.startswith(TEMP_PREFIX):
+                yield os.path.join(folder, name)
+
+
+def _stranger(out: str, path: str, missing: dict[int, list[FileRecord]]) -> Fault:
+    full = os.path.join(out, path)
+    candidates = missing.get(os.stat(full).st_size, []) if os.path.isfile(full) else []
+    digest = digest_of(full) if candidates else ""
+    for record in candidates:
+        if record.xxh3_128 == digest:
+            return Fault("renamed", f"{path}: this is {record.path} under another name", path)
+    return Fault("stranger", f"{path}: is not in the manifest", path)
+
+
+def _without_renamed(faults: Sequence[Fault]) -> Iterator[Fault]:
+    """A renamed file is one fault, not two: its absence goes without saying."""
+    renamed = [fault.message for fault in faults if fault.kind == "renamed"]
+    for fault in faults:
+        is_absent = fault.kind == "missing" or fault.message.endswith(": missing")
+        if not (is_absent and any(f" is {fault.path} under another name" in message for message in renamed)):
+            yield fault
+
+
+def _duplicate_faults(job: VerifyJob, reports: list[ShardReport]) -> Iterator[Fault]:
+    """Keys that occur in more than one shard. Equal hashes are looked up: two keys may share one."""
+    hashes = [report.key_hashes for report in reports if report.key_hashes is not None]
+    if not hashes:
+        return
+    shards = np.concatenate([np.full(r.num_samples, r.shard) for r in reports if r.key_hashes is not None])
+    samples = np.concatenate([np.arange(r.num_samples) for r in reports if r.key_hashes is not None])
+    values = np.concatenate(hashes)
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    again = np.flatnonzero(values[1:] == values[:-1])
+    found = 0
+    for row in again[: 50 * MAX_FAULTS].tolist():
+        one, two = ((int(shards[order[place]]), int(samples[order[place]])) for place in (row, row + 1))
+        fault = _duplicate(job, one, two)
+        found += fault is not None
+        if fault is not None and found <= MAX_FAULTS:
+            yield fault
+    if found > MAX_FAULTS:
+        more = f"{found - MAX_FAULTS:,} or more" if len(again) > 50 * MAX_FAULTS else f"{found - MAX_FAULTS:,}"
+        yield Fault("duplicate_key", f"and {more} other keys occur more than once")
+
+
+def _duplicate(job: VerifyJob, one: tuple[int, int], two: tuple[int, int]) -> Fault | None:
+    first, again = (_index(job, shard) for shard, _ in (one, two))
+    key = again.key(two[1])
+    if first.key(one[1]) != key:
+        return None
+    places = [
+        f"{job.shards[shard].path} at byte {int(index.offset[sample]):,}"
+        for index, (shard, sample) in ((first, one), (again, two))
+    ]
+    message = f"{places[1]}: key {key.decode('utf-8', 'backslashreplace')!r} occurs twice, also in {places[0]}"
+    return Fault("duplicate_key", message, job.shards[two[0]].path, two[0], int(again.offset[two[1]]), key)
+
+
+def _index(job: VerifyJob, shard: int) -> ShardIndex:
+    record = job.shards[shard].index
+    if record is None:
+        raise ShardtoolError(f"shard {shard} has no index")
+    return open_index(os.path.join(job.out, record.path))
+
+
+def _total_faults(manifest: Manifest, reports: list[ShardReport]) -> Iterator[Fault]:
+    found = parts_document(merge_parts([report.parts for report in reports]))
+    stated = parts_document(manifest.parts)
+    for name in sorted({*found, *stated}):
+        if found.get(name) != stated.get(name):
+            yield Fault("totals", f"{MANIFEST}: part {name!r}: {stated.get(name)}, its shards have {found.get(name)}")

@@ -1,0 +1,321 @@
+"""One shard against what the manifest and its index say of it: the task of a worker of `verify`.
+
+Quick: the file is there with its size, the index has its digest and fits the shard and itself, and both ends of the
+file look right. Deep: every byte is read once; whole, block and part digests are compared, and every header must be
+the one that the index calls for. Nothing raises for damage: each place of it is a `Fault`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+import xxhash
+
+from shardtool import columns
+from shardtool.bare_shards import FOREIGN_LAYOUT, differences, read_bare
+from shardtool.errors import ShardtoolError
+from shardtool.formats.tar import TarFormat, layout_of, member_names
+from shardtool.formats.tar_check import HeaderCheck
+from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES, extension, headers
+from shardtool.hashing import BLOCK_BYTES
+from shardtool.index_file import open_index
+from shardtool.model import ShardRows
+from shardtool.pack import part_totals
+from shardtool.receipts import digest_of
+from shardtool.shard_digest import digest_shard
+
+if TYPE_CHECKING:
+    from shardtool.index_file import ShardIndex
+    from shardtool.manifest import ManifestShard
+    from shardtool.model import Int64Array, PartTotals, UInt64Array
+
+MAX_FAULTS = 20  # of one kind in one shard; the rest is a number
+SHARD_KINDS = ("missing", "truncated", "size", "altered", "structure", "unreadable")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is not as it should be.
+
+    Kinds: `manifest` `labels` `totals` (what the data set says of itself) · `missing` `truncated` `size` `altered`
+    `structure` `unreadable` (a shard file) · `index` (an index file) · `duplicate_key` `not_adjacent` `reader`
+    (samples) · `stranger` `partial` `renamed` (other files).
+    """
+
+    kind: str
+    message: str
+    path: str = ""  # file it concerns, below the data set's folder
+    shard: int | None = None  # 0-based place in the manifest
+    offset: int | None = None  # byte in the shard file
+    key: bytes | None = None
+
+
+@dataclass(frozen=True)
+class VerifyJob:
+    """All that a worker needs."""
+
+    out: str
+    shards: tuple[ManifestShard, ...]
+    is_deep: bool
+
+
+@dataclass
+class ShardReport:
+    """What one shard holds, and what is wrong with it."""
+
+    shard: int
+    faults: list[Fault] = field(default_factory=list)
+    num_samples: int = 0
+    num_parts: int = 0
+    num_bytes: int = 0  # of the file
+    key_hashes: UInt64Array | None = None  # xxh3_64 of each key; None where the index cannot be trusted
+    parts: dict[str, PartTotals] = field(default_factory=dict)
+
+
+def check_shard(job: VerifyJob, shard: int) -> ShardReport:
+    """Everything that can be known of shard k without looking at another one."""
+    record, report = job.shards[shard], ShardReport(shard)
+    index = _trusted_index(job, report)
+    if index is not None:
+        report.num_samples, report.num_parts = index.num_samples, index.num_parts
+        keys = columns.to_list(index.keys)
+        report.key_hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, keys), np.uint64, len(keys))
+        report.parts = part_totals(rows_of(index))
+    try:
+        if _has_its_size(job, report, index):
+            report.num_bytes = record.files[0].num_bytes
+            if job.is_deep:
+                _read_all(job, report, index)
+            elif index is not None:
+                _look_at_ends(job, report, index)
+    except OSError as error:
+        _add(report, record, "unreadable", f"cannot be read: {error.strerror}")
+    return report
+
+
+def rows_of(index: ShardIndex) -> ShardRows:
+    """The columns of an index as plan rows; places and guards, which an index does not hold, are empty."""
+    return ShardRows(
+        keys=index.keys,
+        labels=index.labels,
+        part_start=index.part_start,
+        names=index.part_names,
+        source=index.part_source,
+        roots=np.zeros(index.num_parts, np.uint16),
+        sizes=index.part_bytes.astype(np.int64),
+        mtimes_ns=np.zeros(index.num_parts, np.int64),
+        data=columns.nulls(index.num_parts),
+    )
+
+
+def _add(report: ShardReport, record: ManifestShard, kind: str, message: str, **place: Any) -> None:
+    report.faults.append(Fault(kind, f"{record.path}: {message}", record.path, report.shard, **place))
+
+
+def _trusted_index(job: VerifyJob, report: ShardReport) -> ShardIndex | None:
+    """The index, where it has its digest; None after a fault. What is inconsistent in it is a fault too."""
+    record = job.shards[report.shard]
+    wanted = record.index
+    if wanted is None:
+        _add(report, record, "index", "has no index")
+        return None
+    path = os.path.join(job.out, wanted.path)
+    message, index = "", None
+    try:
+        size = os.stat(path).st_size
+        if size != wanted.num_bytes:
+            message = f"{size:,} bytes where the manifest has {wanted.num_bytes:,}"
+        elif digest_of(path) != wanted.xxh3_128:
+            message = "its digest is not that of the manifest"
+        else:
+            index = open_index(path)
+            message = index_fault(index, record)
+    except FileNotFoundError:
+        message = "missing"
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+    except ShardtoolError as error:
+        message, index = f"damaged: {error.message}", None
+    if message:
+        report.faults.append(Fault("index", f"{wanted.path}: {message}", wanted.path, report.shard))
+    return None if message else index
+
+
+def index_fault(index: ShardIndex, record: ManifestShard) -> str:
+    """The first thing in which an index contradicts the manifest or itself; "" where all agrees."""
+    stated = index.meta["shard"]
+    file = record.files[0]
+    if (stated["path"], stated["bytes"], stated["xxh3_128"]) != (file.path, file.num_bytes, file.xxh3_128):
+        return f"belongs to {stated['path']} with digest {stated['xxh3_128']}, not to {file.path}"
+    if index.num_samples != record.num_samples:
+        return f"{index.num_samples:,} samples where the manifest has {record.num_samples:,}"
+    if int(index.part_bytes.sum()) != record.payload_bytes:
+        return f"{int(index.part_bytes.sum()):,} bytes of payload where the manifest has {record.payload_bytes:,}"
+    if len(index.meta["blocks"]) != -(-file.num_bytes // BLOCK_BYTES):
+        return f"{len(index.meta['blocks'])} block digests for {file.num_bytes:,} bytes"
+    return _part_fault(index) or _extent_fault(index, file.num_bytes)
+
+
+def _part_fault(index: ShardIndex) -> str:
+    counts = np.diff(index.part_start)
+    if len(index.part_start) == 0 or index.part_start[0] != 0 or index.part_start[-1] != index.num_parts:
+        return "its lists of parts do not cover its parts"
+    if (counts < 1).any():
+        return f"sample {_shown(index, int(np.argmax(counts < 1)))} has no parts"
+    if pc.count_distinct(index.keys).as_py() != index.num_samples:
+        return "a key occurs twice"
+    names = index.part_names.dictionary_encode()
+    codes = index.owners() * max(len(names.dictionary), 1) + names.indices.to_numpy()
+    if len(np.unique(codes)) != index.num_parts:
+        return "a sample has two parts of one name"
+    return ""
+
+
+def _extent_fault(index: ShardIndex, num_bytes: int) -> str:
+    """Samples lie one after the other inside the file, and their parts inside them."""
+    start, end = index.offset, index.offset + index.num_bytes
+    if index.num_samples == 0:
+        return "it has no samples"
+    if (end < start).any() or (end[:-1] > start[1:]).any():
+        return "its samples do not lie one after the other"
+    if int(end[-1]) > num_bytes:
+        return f"sample {_shown(index, index.num_samples - 1)} goes beyond the end of the shard"
+    first, last = index.part_offset, index.part_offset + index.part_bytes
+    if (last < first).any() or (last > num_bytes).any():
+        return "a part goes beyond the end of the shard"
+    if index.meta["layout"] == FOREIGN_LAYOUT:
+        return ""
+    layout = layout_of(rows_of(index), member_names(rows_of(index)))
+    same = (
+        np.array_equal(layout.part_offset, first.astype(np.int64))
+        and np.array_equal(layout.sample_offset, start.astype(np.int64))
+        and np.array_equal(layout.sample_bytes, index.num_bytes.astype(np.int64))
+    )
+    if not same or int(end[-1]) + TRAILER_BYTES != num_bytes:
+        return "its offsets do not follow from its names and sizes"
+    return ""
+
+
+def _has_its_size(job: VerifyJob, report: ShardReport, index: ShardIndex | None) -> bool:
+    record = job.shards[report.shard]
+    path, wanted = os.path.join(job.out, record.path), record.files[0].num_bytes
+    try:
+        size = os.stat(path).st_size
+    except FileNotFoundError:
+        _add(report, record, "missing", "is missing")
+        return False
+    if size < wanted:
+        last, key = _last_whole(index, size)
+        _add(report, record, "truncated", f"{wanted - size:,} bytes short of {wanted:,}{last}", offset=size, key=key)
+    elif size > wanted:
+        _add(report, record, "size", f"{size - wanted:,} bytes more than {wanted:,}", offset=wanted)
+    return size == wanted
+
+
+def _last_whole(index: ShardIndex | None, size: int) -> tuple[str, bytes | None]:
+    if index is None:
+        return "", None
+    whole = int(np.searchsorted(index.offset + index.num_bytes, np.uint64(size), side="right"))
+    if whole == 0:
+        return f"; not one of {index.num_samples:,} samples is whole", None
+    return f"; the last whole sample is #{whole:,} of {index.num_samples:,} ({_shown(index, whole - 1)})", index.key(
+        whole - 1
+    )
+
+
+def _look_at_ends(job: VerifyJob, report: ShardReport, index: ShardIndex) -> None:
+    """The first header and the end-of-archive blocks: cheap, and enough to notice a file of other content."""
+    record = job.shards[report.shard]
+    with open(os.path.join(job.out, record.path), "rb", buffering=0) as file:
+        head = file.read(BLOCK)
+        file.seek(-TRAILER_BYTES, os.SEEK_END)
+        tail = file.read(TRAILER_BYTES)
+    if index.meta["layout"] == TarFormat.layout:
+        rows = rows_of(index)
+        first = member_names(rows)[:1]
+        size = rows.sizes[:1]
+        wanted = (extension(first[0], int(size[0])) or headers(first, size).tobytes())[:BLOCK]
+        if head != wanted:
+            _add(report, record, "structure", f"does not begin with {_shown(index, 0)}", offset=0, key=index.key(0))
+    if tail.strip(b"\0"):
+        offset = record.files[0].num_bytes - TRAILER_BYTES
+        _add(report, record, "structure", "does not end with the end-of-archive blocks", offset=offset)
+
+
+def _read_all(job: VerifyJob, report: ShardReport, index: ShardIndex | None) -> None:
+    record = job.shards[report.shard]
+    path, wanted = os.path.join(job.out, record.path), record.files[0].xxh3_128
+    if index is None:
+        if digest_of(path) != wanted:
+            _add(report, record, "altered", "its digest is not that of the manifest")
+        return
+    is_ours = index.meta["layout"] == TarFormat.layout
+    check = HeaderCheck(rows_of(index), index.part_offset.astype(np.int64)) if is_ours else None
+    places, firsts, rows = np.unique(index.part_offset.astype(np.int64), return_index=True, return_inverse=True)
+    found = digest_shard(path, places, index.part_bytes.astype(np.int64)[firsts], check.look if check else None)
+    is_same = found.file.hexdigest() == wanted
+    differing = found.parts[rows] != index.part_xxh3_64
+    bad_headers = check.bad_parts(path) if check else []
+    if not is_same:
+        _report_altered(report, record, index, np.flatnonzero(differing), bad_headers)
+        if not report.faults:
+            _report_blocks(report, record, index, found.file.blocks())
+        return
+    problem = ""
+    if differing.any():
+        problem = f"the digest of {_member(index, int(np.argmax(differing)))} is not that of its bytes"
+    elif bad_headers:
+        problem = f"the header of {_member(index, bad_headers[0])} is another one in the shard"
+    elif found.file.blocks() != index.block_digests:
+        problem = "its block digests are not those of the shard"
+    elif not is_ours:
+        problem = differences(read_bare(path), index)
+    if problem:
+        index_path = record.index.path if record.index else ""
+        report.faults.append(Fault("index", f"{index_path}: {problem}", index_path, report.shard))
+
+
+def _report_altered(
+    report: ShardReport, record: ManifestShard, index: ShardIndex, parts: Int64Array, headers_: list[int]
+) -> None:
+    for row in headers_[:MAX_FAULTS]:
+        offset = int(index.part_offset[row]) - BLOCK
+        sample = _owner(index, row)
+        message = f"the header of {_member(index, row)} at byte {offset:,} is damaged"
+        _add(report, record, "structure", message, offset=offset, key=index.key(sample))
+    for row in parts[:MAX_FAULTS].tolist():
+        offset, sample = int(index.part_offset[row]), _owner(index, row)
+        message = f"{_member(index, row)} at byte {offset:,} is not what was packed: its digest differs"
+        _add(report, record, "altered", message, offset=offset, key=index.key(sample))
+    rest = max(len(parts) - MAX_FAULTS, 0) + max(len(headers_) - MAX_FAULTS, 0)
+    if rest:
+        _add(report, record, "altered", f"and {rest:,} more parts are damaged")
+
+
+def _report_blocks(report: ShardReport, record: ManifestShard, index: ShardIndex, blocks: list[int]) -> None:
+    """Damage that is in no part and in no header: padding, end-of-archive blocks."""
+    for number, pair in enumerate(zip(blocks, index.block_digests, strict=False)):
+        if pair[0] != pair[1]:
+            start = number * BLOCK_BYTES
+            end = min(start + BLOCK_BYTES, record.files[0].num_bytes)
+            message = f"bytes {start:,} .. {end:,} are altered, between the parts: padding, or the end of the archive"
+            _add(report, record, "altered", message, offset=start)
+    if not report.faults:
+        _add(report, record, "altered", "its digest is not that of the manifest, though those of its blocks are")
+
+
+def _owner(index: ShardIndex, part: int) -> int:
+    return int(np.searchsorted(index.part_start, part, side="right")) - 1
+
+
+def _member(index: ShardIndex, part: int) -> str:
+    name: bytes = index.part_names[part].as_py()
+    return repr((index.key(_owner(index, part)) + b"." + name).decode("utf-8", "backslashreplace"))
+
+
+def _shown(index: ShardIndex, sample: int) -> str:
+    return index.key(sample).decode("utf-8", "backslashreplace")
