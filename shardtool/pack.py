@@ -74,10 +74,10 @@ def pack_shard(job: PackJob, shard: int) -> Future[Receipt]:
     rows = read_rows(job.out, shard)
     failed: tuple[tuple[str, str], ...] = ()
     try:
-        draft = _write(job, shard, rows, f"{tag}-{os.getpid()}")
+        draft = _write(job, shard, rows, tag)
     except SourceError as error:
         rows, failed = _without_failures(job, rows, error)
-        draft = _write(job, shard, rows, f"{tag}-{os.getpid()}")
+        draft = _write(job, shard, rows, tag)
     lost = read_rows(job.out, shard).num_parts - rows.num_parts if failed else 0
     receipt = replace(draft.receipt, failed=failed, failed_entries=lost)
     if not job.durable:
@@ -130,7 +130,7 @@ def _publish(job: PackJob, draft: _Draft, receipt: Receipt, tag: str) -> Receipt
         if job.durable:
             for file in (draft.shard, draft.index):
                 sync_folder(os.path.dirname(file.final))
-        write_receipt(job.out, receipt, len(job.specs), tag=f"{tag}-{os.getpid()}", durable=job.durable)
+        write_receipt(job.out, receipt, len(job.specs), tag=tag, durable=job.durable)
     finally:
         draft.shard.abort()
         draft.index.abort()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import zlib
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -14,13 +16,20 @@ from shardtool.model import FileRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TEMP_PREFIX = ".tmp-"  # .tmp-<plan>-<shard>-<attempt>-<name>
+TEMP_PREFIX = ".tmp-"  # .tmp-<plan>-<shard>-<host>-<process>-<name>
+_TEMP_NAME = re.compile(r"\.tmp-[a-z0-9-]+-[0-9a-f]{8}-[0-9]+-.+")
 
 
 def temp_name(final: str, tag: str) -> str:
-    """The name beside `final` under which it is written; `tag` tells plan, shard and attempt."""
+    """The name beside `final` under which this process writes it; `tag` tells plan and shard, or the kind of file."""
     folder, name = os.path.split(final)
-    return os.path.join(folder, f"{TEMP_PREFIX}{tag}-{name}")
+    host = zlib.crc32(os.uname().nodename.encode())
+    return os.path.join(folder, f"{TEMP_PREFIX}{tag}-{host:08x}-{os.getpid()}-{name}")
+
+
+def is_temp_name(name: str) -> bool:
+    """Whether a file called `name` is a temp file of ours, of any run."""
+    return _TEMP_NAME.fullmatch(name) is not None
 
 
 class ShardFile:
@@ -31,6 +40,7 @@ class ShardFile:
         self.final = os.path.join(root, path)
         self.temp = temp_name(self.final, tag)
         self.digest = FileDigest()
+        self._is_published = False
         with write_errors(self.final):
             os.makedirs(os.path.dirname(self.final), exist_ok=True)
             self._fd = os.open(self.temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -61,17 +71,23 @@ class ShardFile:
         with write_errors(self.final):
             if durable:
                 os.fsync(self._fd)
-            os.close(self._fd)
-            self._fd = -1
+            self._close()
             os.rename(self.temp, self.final)
+        self._is_published = True
 
     def abort(self) -> None:
         """Remove what was written; harmless after `publish`."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            with suppress(FileNotFoundError):
-                os.unlink(self.temp)
+        if self._is_published:
+            return
+        with suppress(OSError):
+            self._close()
+        with suppress(FileNotFoundError):
+            os.unlink(self.temp)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def put_file(root: str, path: str, data: bytes, *, tag: str, durable: bool) -> FileRecord:
@@ -123,6 +139,12 @@ def destination_error(error: OSError, path: str) -> DestinationError | AccessDen
         return NoSpace(
             f"{what} while writing {path}",
             hint="free some space and run the same command again: finished shards are kept",
+            where=where,
+        )
+    if error.errno == errno.EFBIG:
+        return NoSpace(
+            f"{path} cannot grow: the file system, or ulimit -f, allows no larger file",
+            hint="a smaller --shard-size makes smaller files",
             where=where,
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
