@@ -9,9 +9,27 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shardtool.compare import compare_plans
-from shardtool.destination import FAILED, IGNORED, check_space, locked, remove_dataset, remove_leftovers, state_of
-from shardtool.errors import DestinationExists, PlanMismatch, ShardtoolError, SourceError, UsageProblem
+from shardtool.compare import check_same_options, compare_plans, source_differs
+from shardtool.destination import (
+    FAILED,
+    IGNORED,
+    bytes_of,
+    check_space,
+    in_turn,
+    locked,
+    our_files,
+    remove_dataset,
+    remove_leftovers,
+    state_of,
+)
+from shardtool.errors import (
+    DestinationExists,
+    FormatError,
+    ShardtoolError,
+    SourceError,
+    SourceNotFound,
+    UsageProblem,
+)
 from shardtool.manifest import MANIFEST, load_manifest, publish
 from shardtool.pack import job_for
 from shardtool.plan import PlanOptions
@@ -25,7 +43,6 @@ from shardtool.units import format_range, plural
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from shardtool.compare import Changes
     from shardtool.manifest import Manifest
     from shardtool.model import Receipt, Tally
     from shardtool.pack import Executor
@@ -135,24 +152,46 @@ def build(request: PackRequest, pool: WorkerPool | None, executor: Executor, say
         ShardtoolError: as the steps say.
     """
     began = time.monotonic()
-    check_overlap(request.sources, request.out)
+    _check_request(request)
     state = state_of(request.out)
     with locked(request.out, request.part):
         if request.overwrite and state != "new":
-            remove_dataset(request.out)
-            state = "new"
-        stored = load_plan(request.out) if state != "new" else None
-        if state == "finished" and stored is None and request.sources:
-            raise _plan_is_gone(request.out)
-        stored = _settle_plan(request, stored, state, pool, say)
+            stored = _replace(request, pool, say)
+        else:
+            with in_turn(request.out, "plan"):
+                stored = _settle_plan(request, state, pool, say)
         return _pack(request, stored, executor, say, began)
 
 
-def _settle_plan(
-    request: PackRequest, stored: StoredPlan | None, state: str, pool: WorkerPool | None, say: Say
-) -> StoredPlan:
+def _check_request(request: PackRequest) -> None:
+    check_overlap(request.sources, request.out)
+    if request.overwrite and request.part is not None:
+        raise UsageProblem(
+            "--overwrite and --part exclude one another: a part would remove what the others made",
+            hint="write to a new folder",
+        )
+    if request.overwrite and not request.sources:
+        raise UsageProblem(
+            f"--overwrite packs anew, and {request.out} alone names no source",
+            hint=f"shardtool pack SRC {request.out} --overwrite",
+        )
+
+
+def _replace(request: PackRequest, pool: WorkerPool | None, say: Say) -> StoredPlan:
+    """A new plan in the place of the old data set, which goes only once the new one is known to be possible."""
+    prepared = _prepare(request, pool)
+    reclaimed = bytes_of(request.out, our_files(request.out))
+    check_space(request.out, prepared.plan.shards, len(prepared.plan.samples.part_entry), reclaimed=reclaimed)
+    remove_dataset(request.out)
+    return store_plan(request, prepared, say)
+
+
+def _settle_plan(request: PackRequest, state: str, pool: WorkerPool | None, say: Say) -> StoredPlan:
     """The plan to execute: the stored one, or a new one that is stored now."""
+    stored = load_plan(request.out)
     if stored is None:
+        if state == "finished":
+            raise _plan_is_gone(request.out)
         if not request.sources:
             raise UsageProblem(
                 f"{request.out} has no stored plan to go on with", hint=f"shardtool pack SRC {request.out}"
@@ -161,7 +200,9 @@ def _settle_plan(
         return store_plan(request, prepared, say)
     if not request.sources:
         return stored
-    _check_same_options(request, stored)
+    check_same_options(request.out, stored, request.options, request.sources)
+    if state == "new":
+        return stored  # another part has just stored it
     if state == "unfinished" and not request.rescan:
         say.step("resume", f"{request.out} goes on from its stored plan (--rescan looks at the source again)")
         return stored
@@ -197,9 +238,14 @@ def store_plan(request: PackRequest, prepared: Prepared, say: Say) -> StoredPlan
     for notice in prepared.notices:
         say.warn(notice)
     check_space(request.out, plan.shards, len(plan.samples.part_entry))
+    return _write(request, prepared)
+
+
+def _write(request: PackRequest, prepared: Prepared) -> StoredPlan:
+    """The lists of what is left out, then the plan, which makes them count."""
     for path, tally in ((IGNORED, prepared.ignored), (FAILED, prepared.failed)):
         put_file(request.out, path, _tally_lines(tally), tag="plan", durable=request.durable)
-    return write_plan(request.out, plan, prepared.ledger, durable=request.durable)
+    return write_plan(request.out, prepared.plan, prepared.ledger, durable=request.durable)
 
 
 def _tally_lines(tally: Tally) -> bytes:
@@ -212,39 +258,12 @@ def _tally_lines(tally: Tally) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _check_same_options(request: PackRequest, stored: StoredPlan) -> None:
-    """Options and sources equal those of the stored plan.
-
-    Raises:
-        PlanMismatch: naming each difference.
-    """
-    new, old = request.options.document(), stored.options.document()
-    differences = [
-        f"{name.replace('_', '-')} {_show(old[name])}, now {_show(new[name])}" for name in new if new[name] != old[name]
-    ]
-    roots = tuple(os.path.abspath(source) for source in request.sources)
-    if roots != stored.roots:
-        differences.append(f"source {', '.join(stored.roots)}, now {', '.join(roots)}")
-    if differences:
-        raise PlanMismatch(
-            f"{request.out} holds a data set made with other options:  {';  '.join(differences)}",
-            hint="write to a new folder, or replace it with --overwrite",
-            where={"path": request.out},
-        )
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value)) or "none"
-    return str(value) if value not in ("", None) else "none"
-
-
 def _apply_changes(request: PackRequest, stored: StoredPlan, prepared: Prepared, state: str, say: Say) -> StoredPlan:
     """The stored plan where the source is the same; else an error that counts, or, with --update, the new guards."""
     changes = compare_plans(request.out, stored, prepared.plan)
     if not changes.any:
-        if changes.touched and state == "unfinished":
-            return write_plan(request.out, prepared.plan, prepared.ledger, durable=request.durable)
+        if changes.touched:  # so that their contents need not be compared again
+            return write_plan(request.out, prepared.plan, stored.ledger, durable=request.durable)
         return stored
     if changes.only_contents and (request.update or state == "unfinished"):
         say.step("update", f"{plural(changes.rewritten, 'file')} changed in {plural(len(changes.shards), 'shard')}")
@@ -252,20 +271,8 @@ def _apply_changes(request: PackRequest, stored: StoredPlan, prepared: Prepared,
             os.unlink(os.path.join(request.out, MANIFEST))
         total = len(stored.shards)
         drop_receipts(request.out, changes.shards, read_receipts(request.out), total, durable=request.durable)
-        return write_plan(request.out, prepared.plan, prepared.ledger, durable=request.durable)
-    raise _source_differs(request, changes)
-
-
-def _source_differs(request: PackRequest, changes: Changes) -> PlanMismatch:
-    choices = ["write to a new folder", "replace it with --overwrite"]
-    if changes.only_contents:
-        choices.append("or repack only the shards that hold them with --update")
-    shown = "".join(f"\n  {path}" for path in changes.examples)
-    return PlanMismatch(
-        f"the source of {request.out} is not what was packed:  {changes.sentence()}{shown}",
-        hint=", ".join(choices),
-        where={"path": request.out},
-    )
+        return _write(request, prepared)
+    raise source_differs(request.out, changes)
 
 
 def _plan_is_gone(out: str) -> DestinationExists:
@@ -286,8 +293,9 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
         if shard < len(stored.shards) and is_valid(out, receipt, stored.plan_id, deep=request.deep)
     }
     settled = {shard for shard, receipt in valid.items() if not receipt.failed}
-    if os.path.exists(os.path.join(out, MANIFEST)) and len(settled) == len(stored.shards):
-        return PackResult(stored, load_manifest(out), 0, len(settled), 0, (), time.monotonic() - began)
+    if len(settled) == len(stored.shards):
+        with suppress(SourceNotFound, FormatError):  # no manifest yet, or a damaged one
+            return PackResult(stored, load_manifest(out), 0, len(settled), 0, (), time.monotonic() - began)
     todo = [shard for shard in _shards_of(request, stored) if shard not in settled]
     if todo:
         with suppress(FileNotFoundError):
@@ -297,21 +305,29 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
         if num_settled:
             say.step("resume", f"{plural(num_settled, 'shard')} of {len(stored.shards):,} are there already")
         _run(request, stored, todo, executor, say)
+    with in_turn(out, "publish"):
+        manifest, failed, missing = _publish(request, stored)
+    return PackResult(stored, manifest, len(todo), len(settled), missing, failed, time.monotonic() - began)
+
+
+def _publish(request: PackRequest, stored: StoredPlan) -> tuple[Manifest | None, tuple[tuple[str, str], ...], int]:
+    """(manifest, samples left out, shards missing): published where no shard is missing."""
+    out = request.out
     receipts = read_receipts(out)
     done = [receipts[shard] for shard in range(len(stored.shards)) if shard in receipts]
     done = [receipt for receipt in done if is_valid(out, receipt, stored.plan_id)]
     failed = tuple(pair for receipt in done for pair in receipt.failed)
     missing = len(stored.shards) - len(done)
-    manifest = None
-    if not missing:
-        _add_failed(request, failed)
-        manifest = publish(out, stored, done, durable=request.durable)
-        remove_leftovers(out)
-        if request.durable:
-            sync_folder(out)
-    elif request.part is None:
+    if missing and request.part is None:
         raise ShardtoolError(f"{plural(missing, 'shard')} of {out} have no valid receipt after packing")
-    return PackResult(stored, manifest, len(todo), len(settled), missing, failed, time.monotonic() - began)
+    if missing:
+        return None, failed, missing
+    add_failed(out, failed, durable=request.durable)
+    manifest = publish(out, stored, done, durable=request.durable)
+    remove_leftovers(out)
+    if request.durable:
+        sync_folder(out)
+    return manifest, failed, 0
 
 
 def _shards_of(request: PackRequest, stored: StoredPlan) -> list[int]:
@@ -350,11 +366,11 @@ def _check_errors(request: PackRequest, num_failed: int, receipt: Receipt) -> No
         )
 
 
-def _add_failed(request: PackRequest, failed: tuple[tuple[str, str], ...]) -> None:
-    """failed.jsonl: what the scan could not take, then the samples that packing left out."""
-    path = os.path.join(request.out, FAILED)
+def add_failed(out: str, failed: tuple[tuple[str, str], ...], *, durable: bool) -> None:
+    """failed.jsonl of the folder `out`: what the scan could not take, then the samples that packing left out."""
+    path = os.path.join(out, FAILED)
     lines: list[str] = []
     with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
         lines = [line for line in file if '"key": ' not in line]
     lines += [json.dumps({"reason": reason, "key": key}, ensure_ascii=False) + "\n" for key, reason in failed]
-    put_file(request.out, FAILED, "".join(lines).encode(), tag="failed", durable=request.durable)
+    put_file(out, FAILED, "".join(lines).encode(), tag="failed", durable=durable)

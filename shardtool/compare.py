@@ -10,17 +10,19 @@ import numpy as np
 import xxhash
 
 from shardtool import columns
+from shardtool.errors import PlanMismatch, SourceError
 from shardtool.formats.tar import member_names
 from shardtool.index_file import open_index
 from shardtool.names import index_path
 from shardtool.plan_file import plan_identity, read_rows
 from shardtool.plan_rows import shard_rows
+from shardtool.scan import absolute_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from shardtool.model import ShardRows
-    from shardtool.plan import Plan
+    from shardtool.plan import Plan, PlanOptions
     from shardtool.plan_file import StoredPlan
 
 
@@ -58,6 +60,46 @@ class Changes:
         if self.other and not said:
             return "labels or joined values changed"
         return ("files: " if said else "") + ", ".join(said)
+
+
+def check_same_options(out: str, stored: StoredPlan, options: PlanOptions, sources: Sequence[str]) -> None:
+    """Options and sources equal those of the plan stored in `out`.
+
+    Raises:
+        PlanMismatch: naming each difference.
+    """
+    new, old = options.document(), stored.options.document()
+    differences = [
+        f"{name.replace('_', '-')} {_show(old[name])}, now {_show(new[name])}" for name in new if new[name] != old[name]
+    ]
+    roots = [absolute_root(source) for source in sources]
+    if list(map(os.path.realpath, roots)) != list(map(os.path.realpath, stored.roots)):
+        differences.append(f"source {', '.join(stored.roots)}, now {', '.join(roots)}")
+    if differences:
+        raise PlanMismatch(
+            f"{out} holds a data set made with other options:  {';  '.join(differences)}",
+            hint="write to a new folder, or replace it with --overwrite",
+            where={"path": out},
+        )
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value)) or "none"
+    return str(value) if value not in ("", None) else "none"
+
+
+def source_differs(out: str, changes: Changes) -> PlanMismatch:
+    """The error for a source that is not what was packed to `out`: counts, examples, choices."""
+    choices = ["write to a new folder", "replace it with --overwrite"]
+    if changes.only_contents:
+        choices.append("or repack only the shards that hold them with --update")
+    shown = "".join(f"\n  {path}" for path in changes.examples)
+    return PlanMismatch(
+        f"the source of {out} is not what was packed:  {changes.sentence()}{shown}",
+        hint=", ".join(choices),
+        where={"path": out},
+    )
 
 
 def compare_plans(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
@@ -100,9 +142,16 @@ def _packed_digests(out: str, stored: StoredPlan, shard: int, num_parts: int) ->
 
 def _digest(path: bytes) -> int:
     state = xxhash.xxh3_64()
-    with open(path, "rb", buffering=0) as file:
-        while chunk := file.read(1 << 20):
-            state.update(chunk)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while chunk := file.read(1 << 20):
+                state.update(chunk)
+    except OSError as error:
+        raise SourceError(
+            f"{os.fsdecode(path)} cannot be read: {error.strerror}",
+            hint="put it right and run the same command again",
+            where={"path": os.fsdecode(path)},
+        ) from error
     return state.intdigest()
 
 

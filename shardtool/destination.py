@@ -10,18 +10,19 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from shardtool.errors import DestinationError, DestinationExists, NoSpace, ShardtoolError
+from shardtool.errors import DestinationError, DestinationExists, FormatError, NoSpace, ShardtoolError
 from shardtool.manifest import LABELS, MANIFEST, load_manifest
-from shardtool.names import DATA, HIDDEN, INDEX
+from shardtool.names import DATA, HIDDEN, INDEX, index_path
 from shardtool.plan_file import PLAN_JSON, load_plan
 from shardtool.receipts import FOLDED, read_receipts, remove_loose
-from shardtool.storage.local import TEMP_PREFIX, destination_error, free_space, write_errors
+from shardtool.storage.local import destination_error, free_space, is_temp_name, write_errors
 from shardtool.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from shardtool.model import ShardSpec
+    from shardtool.plan_file import StoredPlan
 
 HARMLESS = {"lost+found", ".DS_Store", HIDDEN}
 IGNORED, FAILED, LOCK = f"{HIDDEN}/ignored.jsonl", f"{HIDDEN}/failed.jsonl", f"{HIDDEN}/lock"
@@ -29,7 +30,7 @@ INDEX_BYTES_A_PART = 64  # measured 57-62 with keys of 20 bytes; for the check o
 
 
 def state_of(out: str) -> str:
-    """`new`, `unfinished` or `finished`.
+    """`new`, `unfinished` or `finished`; unfinished where only the manifest is damaged, since packing writes it again.
 
     Raises:
         DestinationExists: the folder holds files, and no data set of ours.
@@ -42,59 +43,132 @@ def state_of(out: str) -> str:
     with write_errors(out):
         names = set(os.listdir(out))
     if MANIFEST in names:
-        load_manifest(out)
-        return "finished"
+        try:
+            load_manifest(out)
+        except FormatError as error:
+            if not os.path.exists(os.path.join(out, PLAN_JSON)):
+                raise _not_ours(out, names) from error
+        else:
+            return "finished"
     if HIDDEN in names and (os.path.exists(os.path.join(out, PLAN_JSON)) or names <= HARMLESS):
         return "unfinished"
-    strangers = sorted(names - HARMLESS)
-    if strangers:
-        raise DestinationExists(
-            f"{out} is not empty and holds no data set of ours: {', '.join(strangers[:3])}"
-            + (f" and {len(strangers) - 3:,} more" if len(strangers) > 3 else ""),
-            hint="write to a new folder; nothing there was touched",
-            where={"path": out},
-        )
+    if names - HARMLESS:
+        raise _not_ours(out, names)
     return "new"
+
+
+def _not_ours(out: str, names: set[str]) -> DestinationExists:
+    strangers = sorted(names - HARMLESS)
+    return DestinationExists(
+        f"{out} is not empty and holds no data set of ours: {', '.join(strangers[:3])}"
+        + (f" and {len(strangers) - 3:,} more" if len(strangers) > 3 else ""),
+        hint="write to a new folder; nothing there was touched",
+        where={"path": out},
+    )
 
 
 @contextmanager
 def locked(out: str, part: tuple[int, int] | None) -> Iterator[None]:
-    """Hold the output against a second run on this machine; parts of one run go side by side.
+    """Hold the output against other runs on this machine; parts of one data set go side by side.
+
+    Folders that only the lock needed go with it.
 
     Raises:
         DestinationError: another process packs to it.
     """
-    name = LOCK if part is None else f"{LOCK}-part-{part[0]}-of-{part[1]}"
-    path = os.path.join(out, name)
-    with write_errors(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    made = _missing_folders(out)
+    held: list[tuple[str, int]] = []
     try:
-        _take_lock(fd, out)
+        if part is None:
+            held.append(_lock(out, LOCK, fcntl.LOCK_EX | fcntl.LOCK_NB))
+        else:
+            held.append(_lock(out, LOCK, fcntl.LOCK_SH | fcntl.LOCK_NB))
+            held.append(_lock(out, f"{LOCK}-part-{part[0]}-of-{part[1]}", fcntl.LOCK_EX | fcntl.LOCK_NB))
         yield
     finally:
-        with suppress(OSError):
-            os.unlink(path)  # still held: whoever waits for it finds another file
-        os.close(fd)
+        for path, fd in reversed(held):
+            _unlock(path, fd)
+        with suppress(OSError):  # what is not empty stays
+            for folder in (os.path.join(out, HIDDEN), *made):
+                os.rmdir(folder)
 
 
-def _take_lock(fd: int, out: str) -> None:
+@contextmanager
+def in_turn(out: str, step: str) -> Iterator[None]:
+    """One part at a time on this machine; the others wait."""
+    path, fd = _lock(out, f"{LOCK}-{step}", fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        _unlock(path, fd)
+
+
+def _missing_folders(out: str) -> list[str]:
+    """`out` and the folders above it that do not exist, the deepest first."""
+    missing, path = [], os.path.abspath(out)
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
+
+
+def _lock(out: str, name: str, operation: int) -> tuple[str, int]:
+    path = os.path.join(out, name)
+    while True:
+        fd = _open_lock(path)
+        try:
+            fcntl.flock(fd, operation)
+        except BlockingIOError as error:
+            os.close(fd)
+            raise DestinationError(
+                f"another shardtool is packing to {out}",
+                hint="wait for it, or stop it; to share the work of one data set use --part i/n",
+                where={"path": out},
+            ) from error
+        except OSError:
+            return path, fd  # a file system without locks; shards are still written atomically
+        except BaseException:
+            os.close(fd)
+            raise
+        if _is_at(path, fd):
+            return path, fd
+        os.close(fd)  # whoever held it took the file away: the next one is the lock
+
+
+def _open_lock(path: str) -> int:
+    with write_errors(path):
+        while True:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with suppress(FileNotFoundError):  # whoever left last removed the folder
+                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+def _is_at(path: str, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _unlock(path: str, fd: int) -> None:
+    """Let go of a lock; the last one to do so removes its file."""
+    is_shared = False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise DestinationError(
-            f"another shardtool is packing to {out}",
-            hint="wait for it, or stop it; to share the work of one data set use --part i/n",
-            where={"path": out},
-        ) from error
+    except BlockingIOError:
+        is_shared = True
     except OSError:
-        return  # a file system without locks; shards are still written atomically
+        pass  # a file system without locks
+    if not is_shared:
+        with suppress(OSError):
+            os.unlink(path)
+    os.close(fd)
 
 
 def remove_dataset(out: str) -> None:
     """Remove what our manifest, plan and receipts in `out` name, the manifest first; everything else stays."""
     with write_errors(out):
-        paths = _our_files(out)
+        paths = our_files(out)
         _unlink(out, [MANIFEST])
         _unlink(out, paths)
         remove_loose(out)
@@ -104,15 +178,34 @@ def remove_dataset(out: str) -> None:
         _remove_empty_folders(out)
 
 
-def _our_files(out: str) -> set[str]:
+def our_files(out: str) -> set[str]:
+    """Shards and indexes that the manifest, the plan or a receipt of ours in `out` names, there or not."""
     paths: set[str] = set()
     with suppress(ShardtoolError):
         for shard in load_manifest(out).shards:
             paths.update(record.path for record in shard.files)
             paths.update([shard.index.path] if shard.index else [])
+    with suppress(ShardtoolError):  # a shard may be there without its receipt
+        paths.update(_planned_files(load_plan(out)))
     for receipt in read_receipts(out).values():
         paths.update(record.path for record in (*receipt.files, receipt.index))
     return {path for path in paths if not path.startswith("/") and ".." not in path.split("/")}
+
+
+def _planned_files(stored: StoredPlan | None) -> Iterator[str]:
+    shards = stored.shards if stored else ()
+    for number, spec in enumerate(shards):
+        yield spec.path
+        yield index_path(number, len(shards))
+
+
+def bytes_of(out: str, paths: Iterable[str]) -> int:
+    """Bytes that removing `paths` would free."""
+    total = 0
+    for path in paths:
+        with suppress(OSError):
+            total += os.stat(os.path.join(out, path)).st_size
+    return total
 
 
 def _plan_files(out: str) -> list[str]:
@@ -131,7 +224,7 @@ def _remove_temps(out: str) -> None:
     for top in (out, os.path.join(out, DATA), os.path.join(out, INDEX), os.path.join(out, HIDDEN)):
         for folder, _, names in os.walk(top):
             for name in names:
-                if name.startswith(TEMP_PREFIX):
+                if is_temp_name(name):
                     with suppress(OSError):
                         os.unlink(os.path.join(folder, name))
             if top == out:
@@ -139,8 +232,14 @@ def _remove_temps(out: str) -> None:
 
 
 def remove_leftovers(out: str) -> None:
-    """Remove temp files of killed attempts; called when the manifest is published."""
+    """Remove temp and lock files of killed attempts; called when the manifest is published."""
     _remove_temps(out)
+    folder = os.path.join(out, HIDDEN)
+    for name in os.listdir(folder):
+        if name.startswith(f"{os.path.basename(LOCK)}-part-"):
+            path = os.path.join(folder, name)
+            with suppress(OSError):
+                _unlock(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))  # removes it, unless its part still runs
 
 
 def _remove_empty_folders(out: str) -> None:
@@ -150,8 +249,8 @@ def _remove_empty_folders(out: str) -> None:
                 os.rmdir(folder)
 
 
-def check_space(out: str, specs: Iterable[ShardSpec], num_parts: int) -> None:
-    """Refuse early what cannot fit.
+def check_space(out: str, specs: Iterable[ShardSpec], num_parts: int, *, reclaimed: int = 0) -> None:
+    """Refuse early what cannot fit, once `reclaimed` bytes are freed.
 
     Raises:
         NoSpace: fewer bytes or inodes are free than the shards still to be packed take.
@@ -164,6 +263,7 @@ def check_space(out: str, specs: Iterable[ShardSpec], num_parts: int) -> None:
         free, free_inodes = free_space(out)
     except OSError as error:
         raise destination_error(error, out) from error
+    free += reclaimed
     if wanted > free:
         raise NoSpace(
             f"{format_bytes(wanted)} are needed in {out}, {format_bytes(free)} are free",
@@ -181,9 +281,12 @@ def check_space(out: str, specs: Iterable[ShardSpec], num_parts: int) -> None:
 __all__ = [
     "FAILED",
     "IGNORED",
+    "bytes_of",
     "check_space",
+    "in_turn",
     "load_plan",
     "locked",
+    "our_files",
     "remove_dataset",
     "remove_leftovers",
     "state_of",

@@ -118,4 +118,9 @@ def _checked_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
         hint = "chmod u+rx it, or run as its owner"
         raise AccessDenied(f"source {', '.join(denied)} may not be read", hint=hint, where={"path": denied[0]})
     check_overlap(shown, None)
-    return tuple(os.path.realpath(root) if ".." in root.split("/") else os.path.abspath(root) for root in shown)
+    return tuple(map(absolute_root, shown))
+
+
+def absolute_root(root: str) -> str:
+    """`root` as an absolute path; `..` after a link leads where the system would go, not where the text does."""
+    return os.path.realpath(root) if ".." in root.split("/") else os.path.abspath(root)
