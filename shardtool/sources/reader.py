@@ -56,7 +56,7 @@ class LocalReader:
         self._paths = _locations(rows, members)
         self._data = None if rows.data.null_count == rows.num_parts else columns.to_list(rows.data)
         self._sizes, self._guards = rows.sizes.tolist(), rows.mtimes_ns.tolist()
-        self._root_fds = [os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for root in roots]
+        self._root_fds = _open_roots(roots)
         self._fds = [self._root_fds[root] for root in rows.roots.tolist()]
         self._window: deque[int] = deque()
         self._opened = 0
@@ -268,6 +268,22 @@ def _close_all(fds: list[int]) -> None:
         return
     for fd in fds:
         os.close(fd)
+
+
+def _open_roots(roots: tuple[str, ...]) -> list[int]:
+    fds: list[int] = []
+    for root in roots:
+        try:
+            fds.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except OSError as error:
+            _close_all(fds)
+            kind = SourceNotFound if isinstance(error, FileNotFoundError | NotADirectoryError) else SourceError
+            raise kind(
+                f"source {root} cannot be read: {error.strerror}",
+                hint="bring it back to where it was and run the same command again: finished shards are kept",
+                where={"path": root},
+            ) from error
+    return fds
 
 
 def _locations(rows: ShardRows, members: list[bytes]) -> list[bytes]:
