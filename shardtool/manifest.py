@@ -15,6 +15,8 @@ from shardtool.receipts import file_document, file_record, fold_receipts, parts_
 from shardtool.storage.local import put_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shardtool.model import Receipt
     from shardtool.plan_file import StoredPlan
 
@@ -100,8 +102,20 @@ def publish(out: str, stored: StoredPlan, receipts: list[Receipt], *, durable: b
     """Write labels.json and manifest.json, then fold the receipts. All receipts of the plan must be given, in order."""
     labels = None
     if stored.label_names:
-        text = json.dumps(list(stored.label_names), ensure_ascii=False, indent=0) + "\n"
-        labels = put_file(out, LABELS, text.encode(), tag="labels", durable=durable)
+        labels = put_file(out, LABELS, encode_labels(stored.label_names), tag="labels", durable=durable)
+    manifest = compose(stored, receipts, labels)
+    put_file(out, MANIFEST, encode_manifest(manifest), tag="manifest", durable=durable)
+    fold_receipts(out, receipts, durable=durable)
+    return manifest
+
+
+def encode_labels(names: Iterable[str]) -> bytes:
+    """labels.json: the class names, one a line, in the order of their numbers."""
+    return (json.dumps(list(names), ensure_ascii=False, indent=0) + "\n").encode()
+
+
+def compose(stored: StoredPlan, receipts: list[Receipt], labels: FileRecord | None) -> Manifest:
+    """The manifest of a plan whose shards are all packed."""
     shards = tuple(
         ManifestShard(receipt.split, receipt.files, receipt.index, receipt.num_samples, receipt.payload_bytes)
         for receipt in receipts
@@ -110,7 +124,7 @@ def publish(out: str, stored: StoredPlan, receipts: list[Receipt], *, durable: b
     ledger = stored.ledger.document()
     ledger["packed"] -= failed
     ledger["failed"] += failed
-    manifest = Manifest(
+    return Manifest(
         format=stored.options.format,
         compression="none",
         plan_id=stored.plan_id,
@@ -123,9 +137,6 @@ def publish(out: str, stored: StoredPlan, receipts: list[Receipt], *, durable: b
         labels=labels,
         created_by=versions(),
     )
-    put_file(out, MANIFEST, encode_manifest(manifest), tag="manifest", durable=durable)
-    fold_receipts(out, receipts, durable=durable)
-    return manifest
 
 
 def _shown_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +195,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     }
     lines = [json.dumps(_shard_document(shard), separators=(",", ":")) for shard in manifest.shards]
     text = json.dumps(head, indent=1, ensure_ascii=False)
-    return (text[:-2] + ',\n "shards": [\n' + ",\n".join(lines) + "\n ]\n}\n").encode()
+    whole = text[:-2] + ',\n "shards": [\n' + ",\n".join(lines) + "\n ]\n}\n"
+    return whole.encode("utf-8", "backslashreplace")  # a pattern in bytes that are not UTF-8: \udcXX, as JSON has it
 
 
 def _shard_document(shard: ManifestShard) -> dict[str, Any]:
