@@ -1,4 +1,4 @@
-"""`bench index`: `shardtool index` of tars that another tool wrote, against a loop over the standard library's tarfile."""
+"""`bench index`: `shardtool index` of tars that GNU tar wrote, against a loop over the standard library's tarfile."""
 
 from __future__ import annotations
 

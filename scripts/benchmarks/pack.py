@@ -1,4 +1,4 @@
-"""`bench pack`: shardtool against GNU tar, a two-thread C loop and webdataset's ShardWriter, on tiny, photo and large."""
+"""`bench pack`: shardtool against GNU tar, a two-thread C loop and webdataset's ShardWriter."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ def sides_of(kind: str, work: Path, source: Path, one: Path, durability: str) ->
         sides = [Side("shardtool", pack, [out], startup=small), gnu_tar]
         if kind == "whole":
             listing, halves = work / "two", work / "halves"
-            split = f"split -n l/2 {listing} {halves}. && (tar -cf {work}/h0.tar -C {source} -T {halves}.aa & tar -cf {work}/h1.tar -C {source} -T {halves}.ab; wait)"
+            first, second = (
+                f"tar -cf {work}/h{part}.tar -C {source} -T {halves}.a{letter}" for part, letter in enumerate("ab")
+            )
+            split = f"split -n l/2 {listing} {halves}. && ({first} & {second}; wait)"
             find = f"cd {source} && find . -type f > {listing} && {split}"
             sides.append(Side("two-tars", ["sh", "-c", find], [work / "h0.tar", work / "h1.tar"]))
         return sides

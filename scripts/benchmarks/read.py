@@ -27,7 +27,8 @@ import sys
 from pathlib import Path
 import webdataset as wds
 count = size = 0
-for sample in wds.WebDataset(sorted(map(str, Path(sys.argv[1]).glob("data/*.tar"))), shardshuffle=False, empty_check=False):
+urls = sorted(map(str, Path(sys.argv[1]).glob("data/*.tar")))
+for sample in wds.WebDataset(urls, shardshuffle=False, empty_check=False):
     count += 1
     size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
 print(count, size)
