@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shardtool.names import compact_braces
+from shardtool.names import HIDDEN, compact_braces
 from shardtool.units import format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
@@ -24,7 +24,20 @@ def pack_text(result: PackResult, out: str) -> str:
     speed = result.manifest.num_bytes / max(result.seconds, 1e-9)
     took = f"{format_bytes(result.manifest.num_bytes)} in {format_duration(result.seconds)}"
     took += f", {format_bytes(speed)}/s" if result.num_resumed == 0 else ""
-    return f"done   {out}   {dataset}   {ledger_text(result.manifest.ledger)}\n       {took}"
+    lines = [f"done   {out}   {dataset}   {ledger_text(result.manifest.ledger)}", f"       {took}"]
+    return "\n".join(lines + left_out(result.manifest.ledger, out))
+
+
+def left_out(ledger: dict[str, Any], out: str) -> list[str]:
+    """What was ignored or failed, by reason, and the file that lists it."""
+    folder = out.rstrip("/")
+    lines = []
+    if ledger["ignored"]:
+        reasons = ", ".join(f"{reason.replace('_', ' ')} {count:,}" for reason, count in ledger["ignored"].items())
+        lines.append(f"       ignored: {reasons}   listed in {folder}/{HIDDEN}/ignored.jsonl")
+    if ledger["failed"]:
+        lines.append(f"       failed: {ledger['failed']:,}   listed in {folder}/{HIDDEN}/failed.jsonl")
+    return lines
 
 
 def ledger_text(ledger: dict[str, Any]) -> str:
