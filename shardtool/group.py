@@ -349,7 +349,7 @@ def check_part_names(table: SampleTable, *, trust_parts: bool) -> tuple[Problem,
     """Notices about part names; raises BadKey for those that show that names are cut at the wrong place."""
     counts = np.bincount(table.part_name, minlength=len(table.part_names))
     used = [(name, int(count)) for name, count in zip(table.part_names, counts.tolist(), strict=True) if count]
-    odd = [name for name, _ in used if _is_odd(name)]
+    odd = [name for name, _ in used if is_odd_part(name)]
     if not odd and len(used) <= MAX_PART_NAMES:
         return ()
     if trust_parts or table.rule.kind in ("regex", "dir"):
@@ -360,7 +360,8 @@ def check_part_names(table: SampleTable, *, trust_parts: bool) -> tuple[Problem,
     raise _wrong_cut(table, set(odd) or {name for name, _ in used}, bool(odd))
 
 
-def _is_odd(name: bytes) -> bool:
+def is_odd_part(name: bytes) -> bool:
+    """Whether readers would cut, refuse or misread a part of that name."""
     head, dot, _ = name.partition(b".")
     has_bad_byte = any(byte <= 0x20 or byte in b'/\\:*?"<>|' or byte == 0x7F for byte in name)
     return (

@@ -6,11 +6,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardtool.errors import AccessDenied, SourceError, SourceNotFound
+from shardtool.errors import AccessDenied, SourceError, SourceNotFound, UsageProblem
 from shardtool.formats.tar import unportable_names
 from shardtool.group import group
 from shardtool.keys import parse_rule
-from shardtool.labels import add_labels
+from shardtool.labels import COLUMN, add_labels
 from shardtool.model import Tally
 from shardtool.plan import make_plan
 from shardtool.plan_file import Ledger
@@ -101,6 +101,17 @@ def group_scanned(scanned: ScanResult, options: PlanOptions, *, trust_parts: boo
     Raises:
         GroupError: samples that would be lost, merged or cut.
     """
+    _check_join_options(options)
+    ignored, failed = Tally(), Tally()
+    ignored.merge(scanned.ignored)
+    failed.merge(scanned.failed)
+    entries = scanned.entries
+    if options.join:
+        from shardtool.join import join, without_table
+
+        entries, place = without_table(entries, options.join)
+        if place is not None:
+            ignored.add("joined_table", place, "it is joined to the samples")
     rule = parse_rule(
         options.group_by,
         keep_case=options.keep_case,
@@ -108,20 +119,44 @@ def group_scanned(scanned: ScanResult, options: PlanOptions, *, trust_parts: boo
         no_ext=options.no_ext or None,
         escape_names=options.escape_names,
     )
-    grouping = group(
-        scanned.entries, rule, seed=options.seed, on_duplicate=options.on_duplicate, trust_parts=trust_parts
-    )
-    ignored, failed = Tally(), Tally()
-    ignored.merge(scanned.ignored)
+    grouping = group(entries, rule, seed=options.seed, on_duplicate=options.on_duplicate, trust_parts=trust_parts)
     ignored.merge(grouping.ignored)
-    failed.merge(scanned.failed)
     samples = grouping.samples
     problems = [*scanned.problems, *grouping.problems]
-    if options.label_from:
+    label_column = options.label_from.removeprefix(COLUMN) if options.label_from.startswith(COLUMN) else ""
+    if options.join:
+        joined = join(
+            samples,
+            options.join,
+            seed=options.seed,
+            key=options.join_key,
+            columns=options.join_columns,
+            part=options.join_part,
+            label=label_column,
+            on_missing=options.on_missing,
+        )
+        samples = joined.samples
+        failed.merge(joined.dropped)
+        problems += joined.problems
+    if options.label_from and not label_column:
         samples = add_labels(samples, options.label_from)
     samples, dropped = apply_required(samples, options.require, options.on_missing)
     failed.merge(dropped)
     return Grouped(scanned, samples, ignored, failed, tuple(problems))
+
+
+def _check_join_options(options: PlanOptions) -> None:
+    """Options that say what to take from a table come with a table."""
+    if options.join:
+        return
+    for name, value in (
+        ("--join-key", options.join_key),
+        ("--join-columns", options.join_columns),
+        ("--join-part", options.join_part),
+        (f"--label-from {COLUMN}NAME", options.label_from.startswith(COLUMN)),
+    ):
+        if value:
+            raise UsageProblem(f"{name} needs a table", hint="--join metadata.csv")
 
 
 def prepare(

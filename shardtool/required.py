@@ -39,7 +39,7 @@ def apply_required(table: SampleTable, names: tuple[str, ...], on_missing: str) 
             continue
         if not has.any():
             raise _missing(table, name, has)
-        _tally_files(table, ~has, dropped)
+        tally_files(table, ~has, dropped, "missing_part")
         table = select_samples(table, has)
     return table, dropped
 
@@ -56,9 +56,10 @@ def has_part(table: SampleTable, name: bytes) -> Any:
     return found
 
 
-def _tally_files(table: SampleTable, samples: Any, tally: Tally) -> None:
+def tally_files(table: SampleTable, samples: Any, tally: Tally, reason: str) -> None:
+    """Count the files of the samples where bool[num_samples] `samples` holds."""
     for part in np.flatnonzero(np.repeat(samples, table.parts_per_sample())).tolist():
-        tally.add("missing_part", table.entries.path(int(table.part_entry[part])))
+        tally.add(reason, table.entries.path(int(table.part_entry[part])))
 
 
 def _missing(table: SampleTable, name: str, has: Any) -> MissingPart:

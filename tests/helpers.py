@@ -147,6 +147,21 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def write_csv(path: Path, rows: list[dict[str, Any]], separator: str = ",", end: str = "\n") -> Path:
+    """A table with every cell in quotes, as spreadsheets write it."""
+    names = list(rows[0])
+    cells = [names] + [[str(row[name]) for name in names] for row in rows]
+    quoted = [['"' + cell.replace('"', '""') + '"' for cell in row] for row in cells]
+    path.write_bytes("".join(separator.join(row) + end for row in quoted).encode())
+    return path
+
+
+def write_jsonl(path: Path, rows: list[Any], end: str = "\n") -> Path:
+    """A table of JSON Lines."""
+    path.write_bytes("".join(json.dumps(row) + end for row in rows).encode())
+    return path
+
+
 def entry_table(paths: Sequence[bytes] | Mapping[bytes, int], roots: Sequence[int] = ()) -> EntryTable:
     """What a scan of these paths would give; sizes 0 unless given, the root of path i is `roots[i]`, 0 by default."""
     sizes = paths if isinstance(paths, dict) else {}

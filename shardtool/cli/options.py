@@ -134,8 +134,8 @@ GROUPING = (
     _define(
         "Grouping",
         "--label-from",
-        type=RuleType(("parent",)),
-        help="Add a cls part: the number of the class that the parent folder, or a match, names.",
+        type=RuleType(("parent",), {"column": "NAME"}),
+        help="Add a cls part: the number of the class that the parent folder, a column of --join, or a match names.",
     ),
     _define(
         "Grouping",
@@ -144,9 +144,27 @@ GROUPING = (
         type=click.Path(dir_okay=False),
         help="Add columns of a CSV, TSV, JSONL or Parquet table to the samples.",
     ),
-    _define("Grouping", "--join-key", metavar="COLUMN", help="Column of TABLE that names the sample or its file."),
-    _define("Grouping", "--join-columns", type=WordsType(), metavar="COLUMNS", help="Columns to take; all by default."),
-    _define("Grouping", "--join-part", metavar="PART", help="Part that gets the columns, as JSON; json by default."),
+    _define(
+        "Grouping",
+        "--join-key",
+        metavar="COLUMN",
+        help="Column of TABLE with the key or file of each sample. [default: the first of key, file_name, filename, "
+        "file, path, image, id]",
+    ),
+    _define(
+        "Grouping",
+        "--join-columns",
+        type=WordsType(),
+        metavar="COLUMNS",
+        help="Columns to take; by default all but the key, the label and those with a part of their own.",
+    ),
+    _define(
+        "Grouping",
+        "--join-part",
+        metavar="PARTS",
+        help="txt=caption makes a txt part of column caption; json holds the other columns as JSON; txt=caption,json "
+        "makes both; none makes no part. [default: json]",
+    ),
     _policy(
         "Grouping", "--on-duplicate", "error|first|skip", "Two samples of one key: stop, keep the first, or skip both."
     ),

@@ -106,40 +106,46 @@ class DidYouMeanChoice(click.Choice[str]):
 
 
 class RuleType(click.ParamType[str]):
-    """One of a few words, or `regex:` and a regular expression.
+    """One of a few words, or `regex:` and a regular expression, or another prefix and a name.
 
     Args:
         words: the words.
-        groups: named groups that the expression must have, any of them.
+        prefixes: what may stand before a name, such as `column`, and how the name is called.
     """
 
     name = "rule"
 
-    def __init__(self, words: Sequence[str], groups: Sequence[str] = ()) -> None:
-        self.words, self.groups = tuple(words), tuple(groups)
+    def __init__(self, words: Sequence[str], prefixes: Mapping[str, str] | None = None) -> None:
+        self.words, self.prefixes = tuple(words), dict(prefixes or {})
 
     def convert(self, value: Any, param: Param, ctx: Ctx) -> str:
         """The rule as given, once it is known to be one."""
         text = str(value)
         if text.startswith("regex:"):
             checked_regex(text.removeprefix("regex:"), param, ctx)
-        elif text not in self.words:
+        elif text not in self.words and not self._has_name(text):
             found = nearest(text, self.words)
             hint = f"did you mean {found}?" if found else ""
-            known = ", ".join(self.words)
+            known = ", ".join([*self.words, *(f"{prefix}:..." for prefix in self.prefixes)])
             raise BadValue(f"{text!r} is not one of {known}, regex:...", hint=hint, param=param, ctx=ctx)
         return text
 
+    def _has_name(self, text: str) -> bool:
+        prefix, _, name = text.partition(":")
+        return prefix in self.prefixes and bool(name)
+
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """`[parent|regex:RE]`."""
-        return f"[{'|'.join(self.words)}|regex:RE]"
+        named = [f"{prefix}:{name}" for prefix, name in self.prefixes.items()]
+        return f"[{'|'.join([*self.words, *named])}|regex:RE]"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[click.shell_completion.CompletionItem]:
         """The words, and `regex:`."""
         item = click.shell_completion.CompletionItem
-        return [item(word) for word in (*self.words, "regex:") if word.startswith(incomplete)]
+        words = (*self.words, *(f"{prefix}:" for prefix in self.prefixes), "regex:")
+        return [item(word) for word in words if word.startswith(incomplete)]
 
 
 class RegexType(click.ParamType[str]):
