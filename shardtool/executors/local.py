@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shardtool.workers import WorkerPool
 
 PACK = "shardtool.pack:pack_shard"
+WINDOW = 3  # shards a worker holds: one published, one packed, one waiting
 PRELOAD = ("shardtool.pack", "shardtool.formats.tar")
 
 
@@ -24,7 +25,9 @@ class LocalExecutor:
 
     def run(self, job: PackJob, shards: Sequence[int]) -> Generator[Receipt, None, None]:
         """Receipts in order of completion; the shard of a dead worker is packed again."""
-        for _, receipt in self._pool.run(PACK, shards, context=job, describe=lambda shard: job.specs[shard].path):
+        for _, receipt in self._pool.run(
+            PACK, shards, context=job, window=WINDOW, describe=lambda shard: job.specs[shard].path
+        ):
             yield receipt
 
 
