@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "shardtool"
 LAYERS = (
-    "errors model units names hashing permute keys columns samples worker workers",
+    "errors model units names hashing permute keys columns samples sniff worker workers",
     "storage",
     "sources formats dialects index_file",
     "scan group required labels match row_parts join splits cuts plan plan_rows "

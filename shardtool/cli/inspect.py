@@ -1,0 +1,61 @@
+"""`shardtool inspect`: a data set, one shard or one sample in full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from shardtool.cli.command import GroupedOption
+from shardtool.cli.options import Command, Output, output_options
+
+if TYPE_CHECKING:
+    from shardtool.reading import Dataset
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "shardtool inspect out/ cats/0001",
+        "shardtool inspect out/ train-00003-of-00008.tar",
+        "shardtool inspect out/ 3:17",
+    ),
+    exit_codes=(4, 5),
+)
+@click.argument("out", metavar="OUT")
+@click.argument("what", required=False, metavar="[KEY|SHARD|SHARD:N]")
+@click.option(
+    "--split", metavar="NAME", default="", cls=GroupedOption, section="Source", help="Look for the key in this split."
+)
+@output_options
+def command(output: Output, out: str, what: str | None, split: str) -> None:
+    """Show the data set in OUT, one of its shards (by number or name), or one sample (by key, or SHARD:N).
+
+    A number is a shard, unless a sample has it for a key; 3: is always a shard.
+    """
+    from shardtool.lookup import check_split, open_at
+    from shardtool.report.inspect import dataset_document, dataset_text
+
+    dataset, file = open_at(out)
+    with dataset:
+        check_split(dataset, split)
+        word = what or file
+        if word:
+            _show_one(output, dataset, word, split)
+            return
+        text = dataset_text(dataset.manifest, out, ascii_only=not output.unicode)
+        output.result(dataset_document(dataset.manifest), text, brief=dataset.manifest.dataset_id)
+
+
+def _show_one(output: Output, dataset: Dataset, word: str, split: str) -> None:
+    from shardtool.looking import view_sample, view_shard
+    from shardtool.lookup import resolve
+    from shardtool.report.inspect import sample_document, sample_text, shard_document, shard_text
+
+    number, place = resolve(dataset, word, split)
+    if place is not None:
+        sample = view_sample(dataset, number, place)
+        output.result(sample_document(sample), sample_text(sample, ascii_only=not output.unicode))
+    else:
+        shard = view_shard(dataset, number)
+        output.result(shard_document(shard), shard_text(shard, ascii_only=not output.unicode))
