@@ -501,3 +501,16 @@ def test_reading_time_grows_with_the_size_only() -> None:
     began = time.process_time()
     assert scan_members(data, "x.tar").num_members == 15_000
     assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize(("form", "mtime", "name"), [
+    ("ustar", 0, "d/{:05}.jpg"), ("gnu", 0, "d/{:05}.jpg"), ("pax", 1.5, "d/{:05}.jpg"),
+    ("gnu", 0, "n" * 120 + "/{:05}.jpg"), ("pax", 0, "n" * 120 + "/{:05}.jpg"), ("ustar", 0, "n" * 90 + "/{:020}.jpg"),
+])  # fmt: skip
+def test_runs_of_common_members_take_the_fast_path(
+    form: str, mtime: float, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = archive(((name.format(number), b"u" * 300) for number in range(5000)), FORMATS[form], mtime)
+    assert_equals_tarfile(data)
+    monkeypatch.delattr("shardtool.formats.tar_scan._member")
+    assert scan_members(data, "x.tar").num_members == 5000

@@ -27,9 +27,9 @@ _Bools: TypeAlias = NDArray[np.bool_]
 
 _BLOCK: Final = 512
 _POSIX, _GNU = (np.frombuffer(magic, np.uint64)[0] for magic in (b"ustar\x0000", b"ustar  \0"))
-_FILE, _EMPTY, _PAX = 1, 2, 3
+_FILE, _EMPTY, _EXTENSION = 1, 2, 3
 _CLASSES: Final = np.zeros(256, np.uint8)  # 0: a type left to the slow path
-for _codes, _class in ((b"0\x007", _FILE), (b"125", _EMPTY), (b"x", _PAX)):
+for _codes, _class in ((b"0\x007", _FILE), (b"125", _EMPTY), (b"xL", _EXTENSION)):
     _CLASSES[list(_codes)] = _class
 _SIZE_WEIGHTS: Final = 8 ** np.arange(10, -1, -1, dtype=np.int64)
 _CHECKSUM_WEIGHTS: Final = 8 ** np.arange(5, -1, -1, dtype=np.int64)
@@ -39,7 +39,7 @@ _CHECKSUM_WEIGHTS: Final = 8 ** np.arange(5, -1, -1, dtype=np.int64)
 class HeaderRun:
     """Valid headers, each beginning where the data of the one before ends.
 
-    Pax headers that say more than a time are rows too; those that do not are folded into the row after them.
+    Pax headers and long names are rows too, never two in a row; a pax header that only states a time is not one.
     """
 
     firsts: Int64Array  # block number of the first header, int64[n]: `starts`, or that of the folded pax header
@@ -51,9 +51,9 @@ class HeaderRun:
     link_targets: dict[int, bytes]  # row -> target of a link
 
     @property
-    def has_pax(self) -> bool:
-        """Whether some rows are pax headers, not members."""
-        return bool((self.types == ord("x")).any())
+    def has_extensions(self) -> bool:
+        """Whether some rows are pax headers or long names, not members."""
+        return bool(_is_extension(self.types).any())
 
     def rows(self) -> Iterator[tuple[int, int, int, int, bytes]]:
         """(first block, header block, bytes of data, type flag, name) of each row."""
@@ -80,8 +80,8 @@ def find_run(view: memoryview, blocks: _Bytes, pos: int, reach: int, is_dense: b
     rows = _follow(starts, nexts, is_plain, at)
     kinds = heads[rows, 156]
     firsts = starts[rows]
-    if (kinds == ord("x")).any():
-        kept, folded = _fold_times(blocks, firsts, sizes[rows], kinds == ord("x"))
+    if _is_extension(kinds).any():
+        kept, folded = _fold_times(blocks, firsts, sizes[rows], kinds)
         firsts = firsts[kept - folded]
         rows = rows[kept]
     if not len(rows):
@@ -170,13 +170,19 @@ def _follow(starts: Int64Array, nexts: Int64Array, is_plain: _Bools, at: int) ->
     return np.array(rows, np.int64)
 
 
-def _fold_times(blocks: _Bytes, starts: Int64Array, sizes: Int64Array, is_pax: _Bools) -> tuple[Int64Array, Int64Array]:
+def _is_extension(types: _Bytes) -> _Bools:
+    found: _Bools = _CLASSES[types] == _EXTENSION
+    return found
+
+
+def _fold_times(blocks: _Bytes, starts: Int64Array, sizes: Int64Array, kinds: _Bytes) -> tuple[Int64Array, Int64Array]:
     """Rows left when pax headers that only state a modification time join the member after them.
 
     Such a header (tarfile, and with it webdataset, write one a member) holds the one record `NN mtime=...\\n`.
     Returns the rows kept, and for each 1 where the row before was folded into it, else 0.
     """
-    is_time = is_pax & (sizes > 9) & (sizes < 100)
+    is_extension = _is_extension(kinds)
+    is_time = (kinds == ord("x")) & (sizes > 9) & (sizes < 100)
     rows = np.flatnonzero(is_time)
     text = blocks[starts[rows] + 1, :100]
     digits = text[:, :2] - np.uint8(48)
@@ -188,7 +194,7 @@ def _fold_times(blocks: _Bytes, starts: Int64Array, sizes: Int64Array, is_pax: _
         & (stated == sizes[rows])
         & (text[np.arange(len(rows)), sizes[rows] - 1] == 10)
     )
-    is_lost = is_pax & np.append(is_pax[1:], True)  # no member follows here: the run ends before it
+    is_lost = is_extension & np.append(is_extension[1:], True)  # no member follows here: the run ends before it
     count = int(is_lost.argmax()) if is_lost.any() else len(is_time)
     kept = np.flatnonzero(~is_time[:count])
     return kept, ((kept > 0) & is_time[kept - 1]).astype(np.int64)

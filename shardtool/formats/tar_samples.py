@@ -81,16 +81,16 @@ def group_members(members: TarMembers, *, keep_case: bool = False) -> TarSamples
     rows, keys, parts = _split_names(members, names, findings)
     if not keep_case:
         lower = {part: part.lower() for part in set(parts)}
-        parts = [lower[part] for part in parts]
+        parts = [lower[part] for part in parts] if any(lower[part] != part for part in lower) else parts
     starts = [0] if keys else []
     starts += [place for place in range(1, len(keys)) if keys[place] != keys[place - 1]]
     samples = TarSamples(
         keys=[keys[start] for start in starts],
         part_start=np.array([*starts, len(keys)], np.int64),
         part_names=parts,
-        rows=np.array(rows, np.int64),
-        offsets=members.data_offset[data[rows]] if rows else np.zeros(0, np.int64),
-        sizes=members.sizes[data[rows]] if rows else np.zeros(0, np.int64),
+        rows=rows,
+        offsets=members.data_offset[data[rows]],
+        sizes=members.sizes[data[rows]],
         findings=findings,
     )
     findings += _repeats(members, samples)
@@ -108,8 +108,8 @@ def normal_name(name: bytes) -> bytes | None:
 def _normal_names(members: TarMembers, findings: list[Finding]) -> list[bytes | None]:
     """Normal form of every name; None for those to leave out, each of which is a finding."""
     names: list[bytes | None] = list(members.names)
-    joined = b"\0" + b"\0".join(members.names) + b"\0"
-    if any(text in joined for text in (b"\0/", b"//", b"/\0", b"\0./", b"/./", b"/.\0", b"\0.\0", b"..")):
+    is_normal = _are_normal(members.names)
+    if not is_normal:
         names = [normal_name(name) for name in members.names]
     is_directory = members.types == _DIRECTORY
     is_left_out = is_directory | ~np.isin(members.types, (_FILE, _HARD_LINK, _SYMBOLIC_LINK))
@@ -120,9 +120,19 @@ def _normal_names(members: TarMembers, findings: list[Finding]) -> list[bytes | 
             names[row] = None
         else:
             _report(findings, members, "bad_name", row)
-    for row in [row for row, name in enumerate(names) if name is None and not is_left_out[row]]:
-        _report(findings, members, "bad_name", row)
+    if not is_normal:
+        for row in [row for row, name in enumerate(names) if name is None and not is_left_out[row]]:
+            _report(findings, members, "bad_name", row)
     return names
+
+
+def _are_normal(names: list[bytes]) -> bool:
+    """Whether no name has an empty component, or one that begins with a dot; looks at all bytes in a few calls."""
+    text = np.frombuffer(b"\0" + b"\0".join(names) + b"\0", np.uint8)
+    slashes = np.flatnonzero(text == ord("/"))
+    before_dots = text[np.flatnonzero(text == ord(".")) - 1]
+    beside_slashes = np.concatenate([text[slashes - 1], text[slashes + 1]])
+    return not any(((near == 0) | (near == ord("/"))).any() for near in (before_dots, beside_slashes))
 
 
 def _report(findings: list[Finding], members: TarMembers, kind: str, row: int, detail: str = "") -> None:
@@ -169,11 +179,11 @@ def _target_path(name: bytes, target: bytes, is_symbolic: bool) -> bytes | None:
 
 def _split_names(
     members: TarMembers, names: list[bytes | None], findings: list[Finding]
-) -> tuple[list[int], list[bytes], list[bytes]]:
+) -> tuple[Int64Array, list[bytes], list[bytes]]:
     """Rows that are parts of samples, with the key and part name of each."""
     clean = _split_clean(names)
     if clean is not None:
-        return list(range(len(names))), *clean
+        return np.arange(len(names)), *clean
     rows: list[int] = []
     keys: list[bytes] = []
     parts: list[bytes] = []
@@ -200,15 +210,14 @@ def _split_names(
         rows.append(row)
         keys.append(key)
         parts.append(part)
-    return rows, keys, parts
+    return np.array(rows, np.int64), keys, parts
 
 
 def _split_clean(names: list[bytes | None]) -> tuple[list[bytes], list[bytes]] | None:
     """Keys and part names when every name splits at its first dot and none is skipped; all in a few calls."""
-    present = [name for name in names if name is not None]
-    if not present or len(present) < len(names):
+    split_at = [name.partition(b".") for name in names if name is not None]
+    if not split_at or len(split_at) < len(names):
         return None
-    split_at = [name.partition(b".") for name in present]
     keys, dots, parts = ([pieces[place] for pieces in split_at] for place in range(3))
     ends = b"\0" + b"\0".join(keys) + b"\0"
     is_clean = b"" not in dots and b"" not in parts and b"/" not in b"".join(parts)

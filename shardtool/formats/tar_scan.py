@@ -36,14 +36,16 @@ _Bytes: TypeAlias = NDArray[np.uint8]
 _BLOCK: Final = 512
 _ZEROS: Final = bytes(_BLOCK)
 _POSIX, _GNU, _V7 = b"ustar\x0000", b"ustar  \0", bytes(8)  # bytes 257..265: magic and version
-_FILE, _DIRECTORY, _PAX = b"05x"
+_FILE, _DIRECTORY, _LONG_NAME = b"05L"
 _REGULAR: Final = b"0\x007"  # file, file of v7, contiguous file
 _NO_DATA: Final = b"123456"  # links, devices, directory, fifo
 _EXTENSIONS: Final = {b"x": "pax", b"X": "pax", b"g": "global", b"L": "name", b"K": "link"}
 _MAX_EXTENSION_BYTES: Final = 1 << 20  # longest path Linux takes is 4 KiB, an extended attribute 64 KiB
+_MIN_BATCH: Final = 128  # a batch costs as much as 30 members read singly
 _DENSE_BLOCKS: Final = 16  # below this mean member (8 KiB) every page is touched anyway: look at every block
 _OCTAL: Final = re.compile(rb"( *)([0-7]+)([ \0]*)")
 _CHECKSUM: Final = re.compile(rb"( *)([0-7]+)(?:\0 | \0|\0)")
+_LONE_PATH: Final = re.compile(rb"([0-9]{1,5}) path=([^\n]+)\n")
 _KEPT_RECORDS: Final = (b"path", b"linkpath", b"size", b"hdrcharset")
 _SPARSE_RECORDS: Final = (b"GNU.sparse.", b"SCHILY.realsize", b"SUN.holesdata")
 
@@ -177,7 +179,7 @@ class _Walk:
 
         Batches double while they succeed; after one that broke off early, ever more members are read singly.
         """
-        batch, mean_blocks, singles, pause = 16, _BLOCK, 0, 1
+        batch, mean_blocks, singles, pause = _MIN_BATCH, _BLOCK, 0, 1
         while not _is_end(self.view, self.pos):
             if not is_fast or singles:
                 self.pos = _member(self)
@@ -186,19 +188,19 @@ class _Walk:
             first, is_dense = self.pos, mean_blocks <= _DENSE_BLOCKS
             run = find_run(self.view, self.blocks, first, batch * mean_blocks if is_dense else batch, is_dense)
             taken = _add_run(self, run) if run else 0
-            if taken * 4 >= batch:
+            if taken * 4 >= _MIN_BATCH:
                 mean_blocks = -((first - self.pos) // _BLOCK // taken)
                 batch, pause = min(batch * 2, MAX_HEADERS), 1
             else:
-                batch, mean_blocks, singles, pause = 16, _BLOCK, pause, min(pause * 2, 256)
+                batch, mean_blocks, singles, pause = _MIN_BATCH, _BLOCK, pause, min(pause * 2, 256)
         return self.pos
 
 
 def _add_run(walk: _Walk, run: HeaderRun) -> int:
     """Take the members of a run; how many."""
     table, base = walk.table, len(walk.table.names)
-    if run.has_pax:
-        return _add_pax_run(walk, run)
+    if run.has_extensions:
+        return _add_mixed_run(walk, run)
     table.flush()
     table.chunks.append(np.stack([run.firsts * _BLOCK, (run.starts + 1) * _BLOCK, run.sizes, run.types]))
     table.names.extend(run.names)
@@ -207,35 +209,36 @@ def _add_run(walk: _Walk, run: HeaderRun) -> int:
     return len(run.names)
 
 
-def _add_pax_run(walk: _Walk, run: HeaderRun) -> int:
-    """Take members as far as the pax headers among them only name files; the rest is left to `_member`."""
+def _add_mixed_run(walk: _Walk, run: HeaderRun) -> int:
+    """Take members as far as the extension headers among them only name files; the rest is left to `_member`."""
     table, base = walk.table, len(walk.table.names)
-    records: dict[bytes, bytes] | None = None
-    end, pax = walk.pos // _BLOCK, 0
+    long_name: bytes | None = None
+    end, extension = walk.pos // _BLOCK, 0
     for row, (first, start, size, kind, name) in enumerate(run.rows()):
-        if kind == _PAX:
-            if records is not None or size > _MAX_EXTENSION_BYTES:
-                break
-            pax, data = first, (start + 1) * _BLOCK
-            try:
-                records = _pax_records(bytes(walk.view[data : data + size]), data)
-            except _Stop:
-                break
-            if not records.keys() <= {b"path", b"hdrcharset"}:
+        data = (start + 1) * _BLOCK
+        if kind in b"xL":
+            payload = bytes(walk.view[data : data + size]) if size <= _MAX_EXTENSION_BYTES else b""
+            extension, long_name = first, payload.rstrip(b"\0") if kind == _LONG_NAME else _lone_path(payload)
+            if not long_name or b"\0" in long_name:
                 break
             continue
-        if records:
-            name = records.get(b"path", name)
-            if not name or b"\0" in name or (kind != _DIRECTORY and name.endswith(b"/")):
+        if long_name is not None:
+            if kind != _DIRECTORY and long_name.endswith(b"/"):
                 break
-        first = first if records is None else pax
+            first, name = extension, long_name
         if row in run.link_targets:
             table.links[len(table.names)] = run.link_targets[row]
         table.names.append(name)
-        table.loose.append((first * _BLOCK, (start + 1) * _BLOCK, size, kind))
-        records, end = None, int(run.nexts[row])
+        table.loose.append((first * _BLOCK, data, size, kind))
+        long_name, end = None, int(run.nexts[row])
     walk.pos = end * _BLOCK
     return len(table.names) - base
+
+
+def _lone_path(payload: bytes) -> bytes | None:
+    """The path when a pax header says nothing else."""
+    match = _LONE_PATH.fullmatch(payload)
+    return match[2] if match and int(match[1]) == len(payload) else None
 
 
 def _is_end(view: memoryview, pos: int) -> bool:
