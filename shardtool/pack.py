@@ -100,19 +100,19 @@ class _Draft:
 def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:
     spec, shard_format = job.specs[shard], get_format(job.format)
     members = member_names(rows)
-    file = ShardFile(job.out, spec.path, tag)
-    index = None
     reader = LocalReader(job.roots, rows, members)
+    file, index = None, None
     try:
+        file = ShardFile(job.out, spec.path, tag)
         written = shard_format.write(rows, members, reader, file)
         record = file.record()
         encoded = encode_index(rows, written, job.format, shard_format.layout, record, file.digest.blocks())
         index = ShardFile(job.out, index_path(shard, len(job.specs)), tag)
         index.write(encoded)
     except BaseException:
-        file.abort()
-        if index is not None:
-            index.abort()
+        for begun in (file, index):
+            if begun is not None:
+                begun.abort()
         raise
     finally:
         reader.close()
