@@ -21,6 +21,7 @@ from shardtool.index_file import open_index
 from shardtool.manifest import LABELS, MANIFEST, Manifest, dataset_identity, load_manifest, merge_parts
 from shardtool.names import DATA, HIDDEN, INDEX
 from shardtool.receipts import digest_of, parts_document
+from shardtool.repeats import find_repeats
 from shardtool.sources.junk import junk_reason
 from shardtool.storage.local import TEMP_PREFIX
 from shardtool.verify_shard import MAX_FAULTS, Fault, VerifyJob
@@ -255,38 +256,28 @@ def _without_renamed(faults: Sequence[Fault]) -> Iterator[Fault]:
 
 def _duplicate_faults(job: VerifyJob, reports: list[ShardReport]) -> Iterator[Fault]:
     """Keys that occur in more than one shard. Equal hashes are looked up: two keys may share one."""
-    hashes = [report.key_hashes for report in reports if report.key_hashes is not None]
-    if not hashes:
-        return
-    shards = np.concatenate([np.full(r.num_samples, r.shard) for r in reports if r.key_hashes is not None])
-    samples = np.concatenate([np.arange(r.num_samples) for r in reports if r.key_hashes is not None])
-    values = np.concatenate(hashes)
-    order = np.argsort(values, kind="stable")
-    values = values[order]
-    again = np.flatnonzero(values[1:] == values[:-1])
+    nothing = np.zeros(0, np.uint64)
+    first, again = find_repeats([nothing if report.key_hashes is None else report.key_hashes for report in reports])
     found = 0
-    for row in again[: 50 * MAX_FAULTS].tolist():
-        one, two = ((int(shards[order[place]]), int(samples[order[place]])) for place in (row, row + 1))
-        fault = _duplicate(job, one, two)
+    for one, two in zip(first[: 50 * MAX_FAULTS].tolist(), again[: 50 * MAX_FAULTS].tolist(), strict=True):
+        fault = _duplicate(job, *one, *two)
         found += fault is not None
         if fault is not None and found <= MAX_FAULTS:
             yield fault
     if found > MAX_FAULTS:
-        more = f"{found - MAX_FAULTS:,} or more" if len(again) > 50 * MAX_FAULTS else f"{found - MAX_FAULTS:,}"
+        more = f"{found - MAX_FAULTS:,}" + (" or more" if len(again) > 50 * MAX_FAULTS else "")
         yield Fault("duplicate_key", f"and {more} other keys occur more than once")
 
 
-def _duplicate(job: VerifyJob, one: tuple[int, int], two: tuple[int, int]) -> Fault | None:
-    first, again = (_index(job, shard) for shard, _ in (one, two))
-    key = again.key(two[1])
-    if first.key(one[1]) != key:
+def _duplicate(job: VerifyJob, shard: int, sample: int, other_shard: int, other_sample: int) -> Fault | None:
+    first, again = _index(job, shard), _index(job, other_shard)
+    key, offset = again.key(other_sample), int(again.offset[other_sample])
+    if first.key(sample) != key:
         return None
-    places = [
-        f"{job.shards[shard].path} at byte {int(index.offset[sample]):,}"
-        for index, (shard, sample) in ((first, one), (again, two))
-    ]
-    message = f"{places[1]}: key {key.decode('utf-8', 'backslashreplace')!r} occurs twice, also in {places[0]}"
-    return Fault("duplicate_key", message, job.shards[two[0]].path, two[0], int(again.offset[two[1]]), key)
+    there = f"{job.shards[shard].path} at byte {int(first.offset[sample]):,}"
+    path = job.shards[other_shard].path
+    message = f"{path} at byte {offset:,}: key {key.decode('utf-8', 'backslashreplace')!r} is also in {there}"
+    return Fault("duplicate_key", message, path, other_shard, offset, key)
 
 
 def _index(job: VerifyJob, shard: int) -> ShardIndex:

@@ -12,6 +12,7 @@ import xxhash
 
 from shardtool.bare_shards import find_shards, read_bare
 from shardtool.errors import FormatError
+from shardtool.repeats import find_repeats
 from shardtool.verify import VerifyResult
 from shardtool.verify_shard import MAX_FAULTS, Fault
 
@@ -106,19 +107,15 @@ def _bytes(key: str | None) -> bytes | None:
 
 def _duplicates(paths: list[str], reports: list[BareReport]) -> Iterator[Fault]:
     """Keys in two shards; those of one shard are found there."""
-    values = np.concatenate([report.key_hashes for report in reports])
-    shards = np.repeat(np.arange(len(reports)), [len(report.key_hashes) for report in reports])
-    order = np.argsort(values, kind="stable")
-    values, shards = values[order], shards[order]
-    again = np.flatnonzero((values[1:] == values[:-1]) & (shards[1:] != shards[:-1]))
-    for row in again[:MAX_FAULTS].tolist():
-        one, two = int(shards[row]), int(shards[row + 1])
-        first, second = read_bare(paths[one]), read_bare(paths[two])
-        for key in sorted({*first.keys} & {*second.keys}):
-            if xxhash.xxh3_64_intdigest(key) == int(values[row]):
-                offset = int(second.offset[second.keys.index(key)])
-                shown = key.decode("utf-8", "backslashreplace")
-                message = f"{paths[two]}: key {shown!r} at byte {offset:,} occurs twice, also in {paths[one]}"
-                yield Fault("duplicate_key", message, paths[two], two, offset, key)
+    first, again = find_repeats([report.key_hashes for report in reports])
+    differs = first[:, 0] != again[:, 0]
+    first, again = first[differs], again[differs]
+    for (one, sample), (two, other) in zip(first[:MAX_FAULTS].tolist(), again[:MAX_FAULTS].tolist(), strict=True):
+        there, here = read_bare(paths[one]), read_bare(paths[two])
+        key, offset = here.keys[other], int(here.offset[other])
+        if there.keys[sample] == key:
+            shown = key.decode("utf-8", "backslashreplace")
+            message = f"{paths[two]}: key {shown!r} at byte {offset:,} is also in {paths[one]}"
+            yield Fault("duplicate_key", message, paths[two], two, offset, key)
     if len(again) > MAX_FAULTS:
         yield Fault("duplicate_key", f"and {len(again) - MAX_FAULTS:,} other keys occur more than once")

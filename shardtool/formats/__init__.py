@@ -38,10 +38,21 @@ class Format(Protocol):
 class WrittenParts(Protocol):
     """Where the parts of a written shard lie."""
 
-    sample_offset: Int64Array  # int64[num_samples]
-    sample_bytes: Int64Array  # int64[num_samples]
-    part_offset: Int64Array  # int64[num_parts]
-    part_xxh3_64: UInt64Array  # uint64[num_parts]
+    @property
+    def sample_offset(self) -> Int64Array:
+        """First byte of each sample, int64[num_samples]."""
+
+    @property
+    def sample_bytes(self) -> Int64Array:
+        """Whole extent of each sample, int64[num_samples]."""
+
+    @property
+    def part_offset(self) -> Int64Array:
+        """First payload byte of each part, int64[num_parts]."""
+
+    @property
+    def part_xxh3_64(self) -> UInt64Array:
+        """Digest of each part, uint64[num_parts]."""
 
 
 def get_format(name: str) -> Format:
