@@ -57,20 +57,21 @@ class _PartIds(dict[bytes, int]):
         super().__init__()
         self.rule = rule
         self.names: list[bytes] = []
+        self._numbers: dict[bytes, int] = {}
 
     def __missing__(self, extension: bytes) -> int:
         name = self.rule.part(extension)
         if name is None:
             number = NO_PART
-        elif name in self.names:
-            number = self.names.index(name)
+        elif name in self._numbers:
+            number = self._numbers[name]
         else:
             if len(self.names) >= np.iinfo(np.int16).max:
                 raise BadKey(
                     f"more than {len(self.names):,} different part names, such as {_show(name)}",
                     hint="try --group-by last-dot, or give the rule with --group-by regex:…",
                 )
-            number = len(self.names)
+            number = self._numbers[name] = len(self.names)
             self.names.append(name)
         self[extension] = number
         return number
