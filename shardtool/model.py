@@ -56,7 +56,8 @@ class EntryTable:
 
     def folder_of(self, rows: Any) -> Int32Array:
         """int32[n]: the folder of each row."""
-        return self._folders[rows]
+        folders: Int32Array = self._folders[rows]
+        return folders
 
     @cached_property
     def _folders(self) -> Int32Array:

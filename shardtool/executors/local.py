@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
     from shardtool.model import Receipt
     from shardtool.pack import PackJob
-    from shardtool.workers import WorkerPool
 
 PACK = "shardtool.pack:pack_shard"
 WINDOW = 3  # shards a worker holds: one published, one packed, one waiting

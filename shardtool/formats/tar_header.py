@@ -117,7 +117,8 @@ def _octal(values: Int64Array, width: int) -> NDArray[np.uint8]:
 def _sums(matrix: NDArray[np.uint8]) -> Int64Array:
     """int64[n]: byte sums of headers with the checksum field taken as spaces."""
     matrix[:, 148:156] = ord(" ")
-    return matrix.sum(axis=1, dtype=np.int64)
+    totals: Int64Array = matrix.sum(axis=1, dtype=np.int64)
+    return totals
 
 
 def _store_checksums(matrix: NDArray[np.uint8], totals: Int64Array) -> None:
