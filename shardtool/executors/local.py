@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from shardtool.workers import WorkerPool
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
@@ -24,7 +26,8 @@ class LocalExecutor:
 
     def run(self, job: PackJob, shards: Sequence[int]) -> Generator[Receipt, None, None]:
         """Receipts in order of completion; the shard of a dead worker is packed again."""
-        for _, receipt in self._pool.run(
+        pool = self._pool if len(shards) > 1 else WorkerPool(0)  # one shard is packed sooner than a worker starts
+        for _, receipt in pool.run(
             PACK, shards, context=job, window=WINDOW, describe=lambda shard: job.specs[shard].path
         ):
             yield receipt
