@@ -132,27 +132,36 @@ def stratified_positions(labels: NDArray[np.int32], num_labels: int, tag: int = 
 
 
 def cut_stratified(
-    positions: NDArray[np.float64], sizes: Int64Array, capacity: int, num_shards: int, *, step: int = 1
-) -> NDArray[np.int64]:
+    positions: NDArray[np.float64], sizes: Int64Array, capacity: int, num_shards: int = 0, *, step: int = 1
+) -> Int64Array:
     """int64[n]: the shard of each sample, every shard with the class mix of the whole within one sample a class.
 
-    Starts with `num_shards` and takes more until each shard fits `capacity` bytes: the limit comes before the balance.
+    Shards are equal intervals of `positions`, a few more than the least where one would not fit; where a quarter more
+    is not enough, or one would be empty, they are the least number of intervals that hold nearly equal bytes instead.
+    The limit comes before the mix of classes, that before the balance. No shard is empty.
 
     Args:
-        step: shards are added in multiples of this; 0 means that exactly `num_shards` are wanted.
+        num_shards: 0 takes the least that fits.
+        step: the number of shards is a multiple of this; 0 means that exactly `num_shards` are wanted.
 
     Raises:
-        PlanError: `step` is 0 and a shard would not fit.
+        PlanError: the samples do not fit so many shards, or leave some empty.
     """
-    limit = max(capacity, int(sizes.max(initial=0)))
-    while True:
-        shard = np.minimum((positions * num_shards).astype(np.int64), num_shards - 1)
-        heaviest = float(np.bincount(shard, weights=sizes, minlength=num_shards).max())
-        if heaviest <= limit or num_shards >= len(sizes):
+    order = np.argsort(positions, kind="stable")
+    least = len(cut_by_bytes(sizes[order], capacity)) - 1
+    first = num_shards if not step else -(-max(num_shards, least) // step) * step
+    most = max(first, least * 5 // 4) if step else first
+    count = first
+    while least <= count <= min(most, len(sizes)):
+        shard = np.minimum((positions * count).astype(np.int64), count - 1)
+        counts = np.bincount(shard, minlength=count)
+        loads = np.bincount(shard, weights=sizes, minlength=count)
+        over = loads[(loads > capacity) & (counts > 1)]
+        if len(over) == 0 and counts.all():
             return shard
-        if not step:
-            raise PlanError(
-                f"{num_shards:,} stratified shards would reach {int(heaviest):,} bytes, {limit:,} are allowed",
-                hint="more --shards, or a larger --shard-size",
-            )
-        num_shards += step * max(1, int(num_shards * (heaviest / limit - 1) / 4 / step))
+        excess = float(over.max(initial=capacity)) / capacity - 1
+        count += max(step, 1) * max(1, int(count * excess / 4 / max(step, 1)))
+    bounds = cut_by_bytes(sizes[order], capacity, num_shards=first)
+    shard = np.empty(len(sizes), np.int64)
+    shard[order] = np.repeat(np.arange(first), np.diff(bounds))
+    return shard

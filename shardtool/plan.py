@@ -211,11 +211,11 @@ def _cut_split(
         _check_limit(encoded, bounds, capacity, options)
         return rows, bounds
     wanted = options.shards
+    if options.stratify and table.labels is not None:
+        return _cut_stratified(table, rows, encoded, capacity, wanted, options)
     if not wanted and options.shards_multiple_of > 1:
         least = len(cuts.cut_by_bytes(encoded, capacity)) - 1
         wanted = -(-least // options.shards_multiple_of) * options.shards_multiple_of
-    if options.stratify and table.labels is not None:
-        return _cut_stratified(table, rows, encoded, capacity, wanted, options)
     if capacity:
         return rows, cuts.cut_by_bytes(encoded, capacity, num_shards=wanted)
     return rows, cuts.cut_evenly(encoded, wanted)
@@ -226,14 +226,10 @@ def _cut_stratified(
 ) -> tuple[Int64Array, Int64Array]:
     labels = table.labels[rows] if table.labels is not None else np.zeros(len(rows), np.int32)
     positions = cuts.stratified_positions(labels, len(table.label_names))
-    limit = capacity or int(encoded.sum())
-    least = wanted or len(cuts.cut_by_bytes(encoded, limit)) - 1
-    step = options.shards_multiple_of if not options.shards else 0
-    shard = cuts.cut_stratified(positions, encoded, limit, least, step=step)
+    step = 0 if options.shards else options.shards_multiple_of
+    shard = cuts.cut_stratified(positions, encoded, capacity or int(encoded.sum()), wanted, step=step)
     order = np.argsort(shard, kind="stable")  # inside a shard the order of the shuffle stays
-    counts = np.bincount(shard)
-    counts = counts[counts > 0]
-    return rows[order], np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return rows[order], np.concatenate([[0], np.cumsum(np.bincount(shard))]).astype(np.int64)
 
 
 def _check_limit(encoded: Int64Array, bounds: Int64Array, capacity: int, options: PlanOptions) -> None:
