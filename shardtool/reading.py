@@ -186,7 +186,7 @@ class Dataset:
         """
         index = self.index(shard)
         stop = index.num_samples if stop is None else min(stop, index.num_samples)
-        for first, last in _windows(index, start, stop):
+        for first, last in windows(index, start, stop):
             yield from self._window(shard, index, first, last, check)
 
     def _window(self, shard: int, index: ShardIndex, first: int, last: int, check: bool) -> Iterator[Sample]:
@@ -313,7 +313,7 @@ class Dataset:
         )
 
 
-def _windows(index: ShardIndex, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def windows(index: ShardIndex, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """(first, end) of runs of samples that lie in at most WINDOW_BYTES, or of one sample that is larger."""
     ends = index.offset + index.num_bytes
     while start < stop:

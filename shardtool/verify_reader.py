@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from shardtool import columns
+from shardtool.formats.tar_samples import normal_name
 from shardtool.index_file import open_index
 from shardtool.verify_shard import MAX_FAULTS, Fault
 
@@ -52,6 +53,12 @@ def _samples(path: str) -> Iterator[dict[str, Any]]:
         yield from group_by_keys(tar_file_expander([{"url": path, "stream": stream}], handler=_raise), handler=_raise)
 
 
+def _plain(key: str) -> str:
+    """`key` as an index has it: webdataset leaves `./` where tar wrote it."""
+    name = normal_name(key.encode("utf-8", "surrogateescape"))
+    return key if name is None else name.decode("utf-8", "surrogateescape")
+
+
 def _raise(error: BaseException) -> bool:
     raise error
 
@@ -60,7 +67,7 @@ def _difference(index: ShardIndex, number: int, sample: dict[str, Any]) -> str:
     if number >= index.num_samples:
         return f"webdataset reads a sample {sample['__key__']!r} that the index does not have"
     key = index.key(number).decode("utf-8", "surrogateescape")
-    if sample["__key__"] != key:
+    if _plain(sample["__key__"]) != key:
         return f"webdataset reads sample #{number + 1:,} as {sample['__key__']!r}, the index has {key!r}"
     first, last = int(index.part_start[number]), int(index.part_start[number + 1])
     names = columns.to_list(index.part_names.slice(first, last - first))

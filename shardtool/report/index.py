@@ -28,8 +28,8 @@ def _made(result: RebuildResult) -> list[str]:
 
 
 def skipped_text(skipped: dict[str, int]) -> str:
-    """`3 members are part of no sample: no_dot 2, hidden 1`; "" for none."""
+    """`part of no sample, and not indexed: 3 members of the shards (no_dot 2, hidden 1)`; "" for none."""
     if not skipped:
         return ""
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())
-    return f"{plural(sum(skipped.values()), 'member')} of the shards are part of no sample, and not indexed: {reasons}"
+    return f"part of no sample, and not indexed: {plural(sum(skipped.values()), 'member')} of the shards ({reasons})"

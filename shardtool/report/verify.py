@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shardtool.verify import VerifyResult
 
 MAX_LINES = 20
-_LOST = ("missing", "truncated", "size", "altered", "structure", "unreadable", "reader", "duplicate_key")
+_LOST = ("missing", "truncated", "size", "altered", "structure", "unreadable")
 _REBUILT = ("index", "manifest", "labels", "totals")
 
 
@@ -62,6 +62,8 @@ def repair_hint(result: VerifyResult) -> str:
         )
     elif kinds & {*_REBUILT}:
         hints.append(f"shardtool index {out} builds it again from the shards")
+    if kinds & {"duplicate_key", "reader", "not_adjacent"}:
+        hints.append("extract the samples and pack them again: shardtool groups, names and checks anew")
     for fault in result.faults:
         if fault.kind == "renamed" and len(hints) < 3:
             wanted = fault.message.split("this is ", 1)[-1].removesuffix(" under another name")
