@@ -18,7 +18,10 @@ from shardtool.cli.options import (
     shard_options,
     source_options,
 )
-from shardtool.errors import Incomplete
+from shardtool.errors import Incomplete, UsageProblem
+from shardtool.units import plural
+
+DECIDED = ("Source", "Grouping", "Shards", "Order")  # sections of options that a stored plan has settled
 
 
 @click.command(
@@ -45,6 +48,8 @@ def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -
 
         show_plan(output, sources, out, chosen)
         return
+    if not sources:
+        _check_needs_no_source(out)
     from shardtool.executors.local import PRELOAD, LocalExecutor, workers_for
     from shardtool.workers import WorkerPool
 
@@ -61,7 +66,29 @@ def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -
     failed = result.failed_entries
     if failed:
         raise Incomplete(
-            f"{failed:,} files were not packed: they failed, or a policy skipped them",
-            hint=f"they are listed in {os.path.join(out, '.shardtool', 'failed.jsonl')}; the same command tries again",
+            f"{plural(failed, 'file')} not packed: failed, or skipped by a policy",
+            hint=f"listed in {os.path.join(out, '.shardtool', 'failed.jsonl')}; the same command tries again",
             where={"path": out},
+        )
+
+
+def _check_needs_no_source(out: str) -> None:
+    """Refuse options that a plan has settled, or that look at the source, where only OUT is named.
+
+    Raises:
+        UsageProblem: naming them.
+    """
+    context = click.get_current_context()
+    typed = [
+        max(param.opts, key=len)
+        for param in context.command.params
+        if isinstance(param, click.Option)
+        and context.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+        and (getattr(param, "section", "") in DECIDED or param.name in ("rescan", "update"))
+    ]
+    if typed:
+        raise UsageProblem(
+            f"{', '.join(typed)}: {out} alone goes on from its stored plan, which this cannot change",
+            hint=f"leave it out, or name the source: shardtool pack SRC {out} {typed[0]} ...",
+            where={"option": typed[0]},
         )
