@@ -122,6 +122,7 @@ def make_plan(table: SampleTable, options: PlanOptions) -> Plan:
     for number in range(len(names)):
         rows = order[splits[order] == number]
         if len(rows) == 0:
+            notices = (*notices, f"split {names[number]!r} gets no sample")
             continue
         rows, cut = _cut_split(table, options, rows, sizes)
         pieces.append(rows)
@@ -153,6 +154,11 @@ def _check_options(options: PlanOptions) -> None:
     if len(given) > 1:
         raise UsageProblem(
             f"{' and '.join(given)} exclude one another", hint="choose one; --shard-size goes with either"
+        )
+    if options.shards % options.shards_multiple_of:
+        raise UsageProblem(
+            f"--shards {options.shards:,} is no multiple of {options.shards_multiple_of:,}",
+            hint="leave one of --shards and --shards-multiple-of out",
         )
     if options.samples_per_shard and options.shards_multiple_of > 1:
         raise UsageProblem("--samples-per-shard and --shards-multiple-of exclude one another", hint="choose one")
@@ -190,7 +196,7 @@ def _apply_oversize(
     keys = [key.decode("utf-8", "backslashreplace") for key in keys_of(table, large[:5])]
     shown = ", ".join(f"{key} ({int(size):,} bytes)" for key, size in zip(keys, sizes[large[:5]], strict=True))
     text = f"{len(large):,} samples are larger than a shard of {shard_limit(options):,} bytes: {shown}"
-    if options.on_oversize == "error":
+    if options.on_oversize == "error" or (options.on_oversize == "skip" and len(large) == table.num_samples):
         raise SampleTooLarge(text, hint="raise --shard-size, or --on-oversize own-shard")
     if options.on_oversize == "skip":
         for row in large.tolist():

@@ -36,7 +36,7 @@ def parse_shares(text: str) -> dict[str, float]:
             value = float(share)
         except ValueError:
             value = 0.0
-        if not equals or not value > 0 or name in shares:
+        if not equals or not 0 < value < 1e9 or name in shares:
             raise UsageProblem(
                 f"--split {text!r}: {piece!r} is not NAME=SHARE", hint="--split train=0.9,validation=0.1"
             )
