@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from shardtool.errors import PlanError
 
 SMALL = settings(max_examples=200, derandomize=True, deadline=None)
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=12).map(lambda sizes: np.array(sizes, np.int64))
+ROWS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), min_size=1, max_size=25)  # (bytes, class)
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=40).map(lambda labels: np.array(labels, np.int32))
 
 
@@ -20,7 +22,7 @@ def loads(sizes: Any, bounds: Any) -> list[int]:
     assert bounds[0] == 0
     assert bounds[-1] == len(sizes)
     assert (np.diff(bounds) > 0).all()
-    return [int(sizes[start:stop].sum()) for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [int(sizes[start:stop].sum()) for start, stop in pairwise(bounds)]
 
 
 def fewest(sizes: list[int], capacity: int) -> int:
