@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardtool.plan import shard_limit
-from shardtool.report.stats import filled
+from shardtool.report.stats import advice_lines, filled
 from shardtool.report.text import printable, table, to_ascii
 from shardtool.units import format_bytes, format_duration, format_range, plural
 
@@ -86,7 +86,7 @@ def plan_text(report: PlanReport, sources: Sequence[str], out: str, *, every_sha
         table(_rows(report.plan, every_shard), header=("shard", "samples", "bytes"), align="lrr", indent="  "),
     ]
     for advice in report.advice:
-        lines += filled("!", printable(advice).replace("\n", " ").split(" "), gap=" ", indent=2)
+        lines += advice_lines(advice)
     text = "\n".join(lines)
     return to_ascii(text) if ascii_only else text
 

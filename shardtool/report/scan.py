@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from shardtool.report.stats import COLUMNS, clip, filled
+from shardtool.report.stats import COLUMNS, advice_lines, clip, filled
 from shardtool.report.text import escape_key, json_key, printable, sparkline, to_ascii, width
 from shardtool.units import format_bytes, format_duration, plural
 
@@ -66,16 +66,17 @@ def scan_text(found: Survey, sources: Sequence[str], seconds: float, *, ascii_on
     if found.preview:
         lines += ["preview", *_preview_lines(found)]
     for advice in advise(found, sources):
-        lines += filled("!", printable(advice).split(" "), gap=" ", indent=2)
+        lines += advice_lines(advice)
     text = "\n".join(lines)
     return to_ascii(text) if ascii_only else text
 
 
 def _head(found: Survey, sources: Sequence[str], seconds: float) -> list[str]:
     samples = [plural(found.samples, "sample")] if found.samples else []
-    counts = [plural(found.entries, "file"), *samples, format_bytes(found.num_bytes)]
-    *above, last = filled(", ".join(map(printable, sources)) + "  ", counts, gap="  ", indent=2)
-    took = format_duration(seconds)
+    counts = "  ".join([plural(found.entries, "file"), *samples, format_bytes(found.num_bytes)])
+    places, took = ", ".join(map(printable, sources)), format_duration(seconds)
+    fits = width(f"{places}  {counts}   {took}") <= COLUMNS
+    above, last = ([], f"{places}  {counts}") if fits else ([places], f"  {counts}")
     return [*above, last + " " * max(COLUMNS - width(last) - len(took), 3) + took]
 
 

@@ -253,6 +253,17 @@ def _line(verb: str, fields: Sequence[str]) -> list[str]:
     return filled(verb, fields, gap="   ", indent=_INDENT)
 
 
+def advice_lines(text: str) -> list[str]:
+    """`! text` broken between words; a word that is longer than a line stays whole, so that it can be pasted."""
+    lines, current = [], "!"
+    for word in printable(text).split():
+        if width(f"{current} {word}") > COLUMNS and current not in ("!", " "):
+            lines.append(current)
+            current = " "
+        current += " " + word
+    return [*lines, current]
+
+
 def filled(first: str, pieces: Sequence[str], *, gap: str, indent: int) -> list[str]:
     """`first`, then the pieces with `gap` between them; what does not fit goes to lines below, indented."""
     lines, current, is_start = [], first.ljust(indent), True
