@@ -35,7 +35,7 @@ from shardtool.pack import job_for
 from shardtool.plan import PlanOptions
 from shardtool.plan_file import load_plan, write_plan
 from shardtool.prepare import prepare
-from shardtool.receipts import drop_receipts, is_valid, read_receipts
+from shardtool.receipts import FOLDER, drop_receipts, fold_receipts, is_valid, read_receipts
 from shardtool.scan import check_overlap
 from shardtool.storage.local import put_file, sync_folder
 from shardtool.units import format_range, plural
@@ -182,7 +182,7 @@ def _replace(request: PackRequest, pool: WorkerPool | None, say: Say) -> StoredP
     prepared = _prepare(request, pool)
     reclaimed = bytes_of(request.out, our_files(request.out))
     check_space(request.out, prepared.plan.shards, len(prepared.plan.samples.part_entry), reclaimed=reclaimed)
-    remove_dataset(request.out)
+    remove_dataset(request.out, durable=request.durable)
     return store_plan(request, prepared, say)
 
 
@@ -203,7 +203,7 @@ def _settle_plan(request: PackRequest, state: str, pool: WorkerPool | None, say:
     check_same_options(request.out, stored, request.options, request.sources)
     if state == "new":
         return stored  # another part has just stored it
-    if state == "unfinished" and not request.rescan:
+    if state == "unfinished" and not (request.rescan or request.update):
         say.step("resume", f"{request.out} goes on from its stored plan (--rescan looks at the source again)")
         return stored
     prepared = _prepare(request, pool)
@@ -295,7 +295,9 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
     settled = {shard for shard, receipt in valid.items() if not receipt.failed}
     if len(settled) == len(stored.shards):
         with suppress(SourceNotFound, FormatError):  # no manifest yet, or a damaged one
-            return PackResult(stored, load_manifest(out), 0, len(settled), 0, (), time.monotonic() - began)
+            known_manifest = load_manifest(out)
+            _tidy(request, list(valid.values()))
+            return PackResult(stored, known_manifest, 0, len(settled), 0, (), time.monotonic() - began)
     todo = [shard for shard in _shards_of(request, stored) if shard not in settled]
     if todo:
         with suppress(FileNotFoundError):
@@ -308,6 +310,15 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
     with in_turn(out, "publish"):
         manifest, failed, missing = _publish(request, stored)
     return PackResult(stored, manifest, len(todo), len(settled), missing, failed, time.monotonic() - began)
+
+
+def _tidy(request: PackRequest, receipts: list[Receipt]) -> None:
+    """What a run that was killed after it wrote the manifest did not get to."""
+    with in_turn(request.out, "publish"):
+        if os.path.isdir(os.path.join(request.out, FOLDER)):
+            in_order = sorted(receipts, key=lambda receipt: receipt.shard)
+            fold_receipts(request.out, in_order, durable=request.durable)
+        remove_leftovers(request.out)
 
 
 def _publish(request: PackRequest, stored: StoredPlan) -> tuple[Manifest | None, tuple[tuple[str, str], ...], int]:

@@ -15,7 +15,7 @@ from shardtool.manifest import LABELS, MANIFEST, load_manifest
 from shardtool.names import DATA, HIDDEN, INDEX, index_path
 from shardtool.plan_file import PLAN_JSON, load_plan
 from shardtool.receipts import FOLDED, read_receipts, remove_loose
-from shardtool.storage.local import destination_error, free_space, is_temp_name, write_errors
+from shardtool.storage.local import destination_error, free_space, is_temp_name, put_file, write_errors
 from shardtool.units import format_bytes
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 HARMLESS = {"lost+found", ".DS_Store", HIDDEN}
 IGNORED, FAILED, LOCK = f"{HIDDEN}/ignored.jsonl", f"{HIDDEN}/failed.jsonl", f"{HIDDEN}/lock"
+REPLACING = f"{HIDDEN}/replacing"
 INDEX_BYTES_A_PART = 64  # measured 57-62 with keys of 20 bytes; for the check of free space only
 
 
@@ -50,11 +51,15 @@ def state_of(out: str) -> str:
                 raise _not_ours(out, names) from error
         else:
             return "finished"
-    if HIDDEN in names and (os.path.exists(os.path.join(out, PLAN_JSON)) or names <= HARMLESS):
+    if HIDDEN in names and (names <= HARMLESS or _is_begun(out)):
         return "unfinished"
     if names - HARMLESS:
         raise _not_ours(out, names)
     return "new"
+
+
+def _is_begun(out: str) -> bool:
+    return any(os.path.exists(os.path.join(out, path)) for path in (PLAN_JSON, REPLACING))
 
 
 def _not_ours(out: str, names: set[str]) -> DestinationExists:
@@ -165,16 +170,19 @@ def _unlock(path: str, fd: int) -> None:
     os.close(fd)
 
 
-def remove_dataset(out: str) -> None:
-    """Remove what our manifest, plan and receipts in `out` name, the manifest first; everything else stays."""
+def remove_dataset(out: str, *, durable: bool) -> None:
+    """Remove what our manifest, plan and receipts in `out` name, the manifest first; everything else stays.
+
+    The folder stays ours beside files of others, by a mark that `remove_leftovers` takes away.
+    """
     with write_errors(out):
         paths = our_files(out)
+        put_file(out, REPLACING, b"", tag="replacing", durable=durable)
         _unlink(out, [MANIFEST])
         _unlink(out, paths)
         remove_loose(out)
         _remove_temps(out)
-        _unlink(out, [FOLDED, PLAN_JSON, IGNORED, FAILED, LABELS])
-        _unlink(out, _plan_files(out))
+        _unlink(out, [FOLDED, IGNORED, FAILED, LABELS, *_plan_files(out), PLAN_JSON])
         _remove_empty_folders(out)
 
 
@@ -234,12 +242,13 @@ def _remove_temps(out: str) -> None:
 def remove_leftovers(out: str) -> None:
     """Remove temp and lock files of killed attempts; called when the manifest is published."""
     _remove_temps(out)
+    _unlink(out, [REPLACING])
     folder = os.path.join(out, HIDDEN)
     for name in os.listdir(folder):
-        if name.startswith(f"{os.path.basename(LOCK)}-part-"):
+        if name.startswith(f"{os.path.basename(LOCK)}-"):
             path = os.path.join(folder, name)
             with suppress(OSError):
-                _unlock(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))  # removes it, unless its part still runs
+                _unlock(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))  # removes it, unless another run holds it
 
 
 def _remove_empty_folders(out: str) -> None:
