@@ -172,16 +172,21 @@ def write_simple(rows: ShardRows, members: list[bytes], read: PartReader, out: S
 
 def unportable_names(table: SampleTable) -> list[bytes]:
     """Member names that neither ustar nor pax can hold: longer than ustar allows, and not UTF-8."""
-    lengths = np.array([len(name) for name in table.part_names], np.int64)
+    lengths = np.array([len(name) for name in table.part_names] + [0], np.int64)
     name_bytes = np.repeat(table.key_bytes, table.parts_per_sample()) + 1 + lengths[table.part_name]
-    found = []
-    for name in member_names_of(table, np.flatnonzero(name_bytes > NAME_BYTES)):
-        if split_name(name) is None:
-            try:
-                name.decode("utf-8")
-            except UnicodeDecodeError:
-                found.append(name)
-    return found
+    names = member_names_of(table, np.flatnonzero(name_bytes > NAME_BYTES))
+    for part in table.generated:
+        long_ones = np.flatnonzero((part.codes >= 0) & (table.key_bytes + 1 + len(part.name) > NAME_BYTES))
+        names += [key + b"." + part.name for key in keys_of(table, long_ones)]
+    return [name for name in names if split_name(name) is None and not _is_utf8(name)]
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _extensions(table: SampleTable, parts: Int64Array) -> Int64Array:
