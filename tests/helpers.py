@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from shardtool.__main__ import run
 from shardtool.build import PackRequest, PackResult, build
@@ -130,6 +131,15 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(member)
     assert file is not None
     return file.read()
+
+
+def read_webdataset(path: Path) -> list[dict[str, Any]]:
+    """The samples of a shard as the webdataset library reads them, without its meta fields."""
+    with path.open("rb") as file:
+        members = list(tar_file_iterator(file))
+    samples = group_by_keys({**member, "__url__": path.name} for member in members)
+    hidden = ("__url__", "__local_path__")
+    return [{name: value for name, value in sample.items() if name not in hidden} for sample in samples]
 
 
 def read_members(out: Path) -> dict[bytes, bytes]:
