@@ -14,6 +14,7 @@ from shardtool import errors
 from shardtool.cli import cli
 from shardtool.cli.command import EXIT_CODES
 from shardtool.errors import ShardtoolError
+from shardtool.sources.found import FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +103,11 @@ def test_every_json_document_is_described() -> None:
     schemas = set(re.findall(r'"(shardtool/[a-z-]+/\d+)"', source))
     assert schemas
     assert {schema for schema in schemas if schema not in text} == set()
+
+
+def test_every_reason_to_fail_is_explained() -> None:
+    text = (DOCS / "scripting.md").read_text(encoding="utf-8")
+    assert [reason for reason in FAILURES if f"`{reason}`" not in text] == []
 
 
 def test_a_masked_line_matches_another_time() -> None:
