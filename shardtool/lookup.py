@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_COMPARED = 100_000  # keys that are compared to name the nearest; about half a second
 NUM_NEAREST = 3
 _PLACE = re.compile(r"(\d+):(\d*)")
-_ESCAPE = re.compile(rb"\\(?:x([0-9a-f]{2})|(\\))")
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|\\)")
 
 
 def open_at(path: str) -> tuple[Dataset, str]:
@@ -40,9 +40,16 @@ def open_at(path: str) -> tuple[Dataset, str]:
 
 
 def key_bytes(word: str) -> bytes:
-    """The key that `word` shows: `\\xNN` and a doubled backslash undone, where any is there."""
-    raw = os.fsencode(word)
-    return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else b"\\", raw)
+    """The key that `word` shows: `\\xNN`, `\\uNNNN` and a doubled backslash undone, where any is there."""
+    return _ESCAPE.sub(_unescaped, os.fsencode(word))
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    byte, short, long = match.groups()
+    if byte:
+        return bytes.fromhex(byte.decode())
+    number = int(short or long or b"5c", 16)
+    return chr(number).encode("utf-8", "surrogatepass") if number < 0x110000 else match[0]
 
 
 def split_member(member: bytes) -> tuple[bytes, bytes]:

@@ -133,9 +133,10 @@ def read_status(out: str, now_s: float) -> Status:
         return _unfinished(out, stored, now_s)
     if os.path.isdir(os.path.join(out, HIDDEN)):
         return Status(out, "planning", is_locked(out), Extent(), Extent(), temps=find_temps(out))
+    is_new = not os.path.isdir(out) or not os.listdir(out)
     raise SourceNotFound(
         f"{out} holds no data set of ours" if os.path.isdir(out) else f"{out} does not exist",
-        hint=f"shardtool pack SRC {out} makes one",
+        hint=f"shardtool pack SRC {out} makes one" if is_new else "name the folder that shardtool pack wrote",
         where={"path": out},
     )
 

@@ -189,7 +189,7 @@ def test_write_stores_a_plan_that_pack_goes_on_from(tmp_path: Path) -> None:
     done = run_cli("plan", PETS, out, "--shard-size", "50KB", "--write", "--json")
     assert done.code == 0
     assert done.json["is_written"]
-    assert "unfinished" in run_cli("status", out).out
+    assert "planned, nothing is running" in run_cli("status", out).out
     packed = run_cli("pack", out, "--json", "--durability", "none")
     assert packed.code == 0
     assert packed.json["plan_id"] == done.json["plan_id"]

@@ -51,7 +51,8 @@ def _state_fields(status: Status) -> list[str]:
     elif state == "planning":
         state = "planning was interrupted"
     elif state == "unfinished":
-        state = "unfinished, nothing is running" if status.is_running is False else "unfinished"
+        state = "unfinished" if status.done.shards else "planned"
+        state += ", nothing is running" if status.is_running is False else ""
     elif status.missing_files:
         state = f"finished, but {plural(len(status.missing_files), 'file is', 'files are')} gone"
     ids = [f"dataset {status.dataset_id[:8]}"] if status.dataset_id else []
