@@ -267,12 +267,14 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def _decode_shard(entry: dict[str, Any]) -> ManifestShard:
+    if not entry["files"]:
+        raise ValueError("a shard without files")
     return ManifestShard(
-        split=entry["split"],
+        split=str(entry["split"]),
         files=tuple(_safe(file_record(record)) for record in entry["files"]),
         index=_safe(file_record(entry["index"])) if entry["index"] else None,
-        num_samples=entry["samples"],
-        payload_bytes=entry["payload_bytes"],
+        num_samples=int(entry["samples"]),
+        payload_bytes=int(entry["payload_bytes"]),
     )
 
 

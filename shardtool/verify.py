@@ -18,12 +18,22 @@ import numpy as np
 
 from shardtool.errors import FormatError, ShardtoolError
 from shardtool.index_file import open_index
-from shardtool.manifest import LABELS, MANIFEST, Manifest, dataset_identity, load_manifest, merge_parts
+from shardtool.manifest import (
+    LABELS,
+    MANIFEST,
+    Manifest,
+    compose,
+    dataset_identity,
+    encode_manifest,
+    load_manifest,
+    merge_parts,
+)
 from shardtool.names import DATA, HIDDEN, INDEX
-from shardtool.receipts import digest_of, parts_document
+from shardtool.plan_file import load_plan
+from shardtool.receipts import digest_of, parts_document, read_receipts
 from shardtool.repeats import find_repeats
 from shardtool.sources.junk import junk_reason
-from shardtool.storage.local import TEMP_PREFIX
+from shardtool.storage.local import is_temp_name
 from shardtool.verify_shard import MAX_FAULTS, Fault, VerifyJob
 
 if TYPE_CHECKING:
@@ -107,7 +117,8 @@ def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reade
     except FormatError as error:
         fault = Fault("manifest", f"{MANIFEST}: {error.message}", MANIFEST)
         return replace(result, faults=(fault,), seconds=time.monotonic() - began)
-    faults = [*_manifest_faults(out, manifest), *_label_faults(out, manifest), *_folder_faults(out, manifest)]
+    faults = _stated_faults(out, manifest)
+    faults += [*_label_faults(out, manifest), *_folder_faults(out, manifest)]
     job = VerifyJob(os.path.abspath(out), manifest.shards, is_deep)
     reports = _check_shards(job, pool, say)
     faults += [fault for report in reports for fault in report.faults]
@@ -157,6 +168,14 @@ def _read_back(job: VerifyJob, reports: list[ShardReport], pool: WorkerPool) -> 
     return [fault for shard in sorted(found) for fault in found[shard]]
 
 
+def _stated_faults(out: str, manifest: Manifest) -> list[Fault]:
+    """Where the manifest contradicts itself, or else the plan."""
+    try:
+        return [*_manifest_faults(out, manifest)] or [*_plan_faults(out, manifest)]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return [_manifest_fault(f"malformed: {type(error).__name__}: {error}")]
+
+
 def _manifest_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
     """What the manifest says of itself, beside its shards."""
     with open(os.path.join(out, MANIFEST), "rb") as file:
@@ -182,6 +201,25 @@ def _manifest_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
     paths = [record.path for record in _records(manifest)]
     for path in sorted({path for path in paths if paths.count(path) > 1} if len(set(paths)) < len(paths) else ()):
         yield _manifest_fault(f"{path} is listed twice")
+
+
+def _plan_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
+    """The manifest against the plan and the receipts, where both are still there: they give it byte for byte."""
+    try:
+        stored = load_plan(out)
+    except FormatError:
+        return  # of another version, or damaged: it is not needed to read the data set
+    receipts = read_receipts(out) if stored is not None else {}
+    if stored is None or set(receipts) != set(range(len(stored.shards))):
+        return
+    composed = compose(stored, [receipts[shard] for shard in sorted(receipts)], manifest.labels)
+    wanted = encode_manifest(replace(composed, created_by=manifest.created_by))
+    with open(os.path.join(out, MANIFEST), "rb") as file:
+        found = file.read()
+    if found != wanted:
+        lines = zip(found.split(b"\n"), wanted.split(b"\n"), strict=False)
+        line = next((number for number, pair in enumerate(lines, 1) if pair[0] != pair[1]), 0)
+        yield _manifest_fault(f"line {line}: not what the stored plan and the receipts give")
 
 
 def _manifest_fault(message: str) -> Fault:
@@ -214,7 +252,7 @@ def _folder_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
             sizes.setdefault(record.num_bytes, []).append(record)
     for path in sorted(_files(out, known)):
         name = os.path.basename(path)
-        if name.startswith(TEMP_PREFIX):
+        if is_temp_name(name):
             yield Fault("partial", f"{path}: a partial file that an interrupted run left", path)
         elif path not in known:
             yield _stranger(out, path, sizes)
@@ -231,7 +269,7 @@ def _files(out: str, known: set[str]) -> Iterator[str]:
     suffixes = {os.path.splitext(path)[1] for path in known}
     for folder in {os.path.dirname(path) for path in known if path.split("/")[0] not in (DATA, INDEX)}:
         for name in os.listdir(os.path.join(out, folder)) if os.path.isdir(os.path.join(out, folder)) else ():
-            if os.path.splitext(name)[1] in suffixes or name.startswith(TEMP_PREFIX):
+            if os.path.splitext(name)[1] in suffixes or is_temp_name(name):
                 yield os.path.join(folder, name)
 
 
