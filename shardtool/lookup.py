@@ -10,6 +10,8 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from shardtool import columns
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.manifest import MANIFEST
@@ -18,7 +20,7 @@ from shardtool.reading import Dataset
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MAX_COMPARED = 100_000  # keys that are compared to name the nearest; about half a second
+MAX_COMPARED, MAX_SHARDS = 10_000, 1_000  # keys that are compared to name the nearest, shards they are taken from
 NUM_NEAREST = 3
 _PLACE = re.compile(r"(\d+):(\d*)")
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8})|\\)")
@@ -145,16 +147,21 @@ def no_such_key(dataset: Dataset, key: bytes, split: str = "") -> SourceNotFound
 
 
 def nearest_keys(dataset: Dataset, key: bytes, split: str = "") -> list[str]:
-    """Up to three keys like `key`, the nearest first; the first 100,000 of the data set are compared."""
-    shown = key.decode("utf-8", "backslashreplace")
-    known: list[str] = []
+    """Up to three keys like `key`, the nearest first: among those of its name and of its folder, else the first ones."""
+    folder, slash, name = key.rpartition(b"/")
+    first, mates, namesakes = (list[bytes]() for _ in range(3))
     for number, shard in enumerate(dataset.manifest.shards):
-        if len(known) >= MAX_COMPARED or split not in ("", shard.split):
+        if split not in ("", shard.split) or len(mates) >= MAX_COMPARED or number >= MAX_SHARDS:
             continue
-        known += _shown(columns.to_list(dataset.index(number).keys))
-    same_name = [name for name in known if name.rpartition("/")[2] == shown.rpartition("/")[2]]
-    close = difflib.get_close_matches(shown, known[:MAX_COMPARED], NUM_NEAREST)
-    return list(dict.fromkeys([*close, *same_name]))[:NUM_NEAREST]
+        keys = dataset.index(number).keys
+        if len(first) < MAX_COMPARED:
+            first += columns.to_list(keys)
+        if slash:
+            mates += columns.to_list(keys.filter(pc.starts_with(keys, folder + slash)))
+            namesakes += columns.to_list(keys.filter(pc.ends_with(keys, slash + name)))
+    known = _shown(dict.fromkeys([*namesakes[:MAX_COMPARED], *(mates or first)[:MAX_COMPARED]]))
+    close = difflib.get_close_matches(_shown([key])[0], known, NUM_NEAREST)
+    return close or _shown(namesakes[:NUM_NEAREST])
 
 
 def _shown(keys: Iterable[bytes]) -> list[str]:

@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 BUDGET_S = 0.25
 MAX_FILES = 256
 MAX_FILE_BYTES = 4 << 20  # read of one file at most
+SMALL_BYTES = 64 << 10  # below it the calls cost more than the bytes
+USUAL_S_A_BYTE = 1e-9  # 1 GB/s, where no larger file was read
 START_UP_S = 0.5  # fork server, imports, plan and manifest
 WORKER_BYTES = 90 << 20  # a worker with numpy and pyarrow
 PART_BYTES = 400  # rows, members, locators and index of one part while its shard is packed
@@ -56,17 +59,23 @@ def read_some(plan: Plan, clock: Callable[[], float] = time.perf_counter) -> Spe
     parts = len(table.part_entry)
     rows = table.part_entry[np.unique(np.linspace(0, max(parts - 1, 0), min(parts, MAX_FILES)).astype(np.int64))]
     folders = table.entries.folder_of(rows).tolist()
-    files, num_bytes, open_s, read_s = 0, 0, 0.0, 0.0
+    found: list[tuple[int, float, float]] = []
     for row, folder in zip(rows.tolist(), folders, strict=True):
         root = table.entries.roots[int(table.entries.dir_root[folder])]
-        path = os.path.join(os.fsencode(root), table.entries.path(row))
         with suppress(OSError):
-            got, opening_s, reading_s = _read(path, clock)
-            files, num_bytes = files + 1, num_bytes + got
-            open_s, read_s = open_s + opening_s, read_s + reading_s
+            found.append(_read(os.path.join(os.fsencode(root), table.entries.path(row)), clock))
         if clock() - began > BUDGET_S:
             break
-    return Speed(files, num_bytes, open_s / files, read_s / max(num_bytes, 1)) if files else None
+    return _speed(found) if found else None
+
+
+def _speed(found: list[tuple[int, float, float]]) -> Speed:
+    """Small files cost what they cost, whatever their size; the larger ones tell what a byte costs."""
+    large = [(size, reading_s) for size, _, reading_s in found if size >= SMALL_BYTES]
+    per_file = median(opening_s + (reading_s if size < SMALL_BYTES else 0.0) for size, opening_s, reading_s in found)
+    large_bytes = sum(size for size, _ in large)
+    per_byte = sum(reading_s for _, reading_s in large) / large_bytes if large else USUAL_S_A_BYTE
+    return Speed(len(found), sum(size for size, _, _ in found), per_file, per_byte)
 
 
 def _read(path: bytes, clock: Callable[[], float]) -> tuple[int, float, float]:

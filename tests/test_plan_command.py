@@ -282,13 +282,14 @@ def test_the_estimate_follows_from_files_bytes_and_workers() -> None:
 
 
 def test_the_probe_reads_few_files_and_takes_gone_ones_lightly(tmp_path: Path) -> None:
-    make_tree(tmp_path, {f"{n}.txt": "x" * 100 for n in range(8)})
+    make_tree(tmp_path, {f"{n}.txt": "x" * 100 for n in range(8)} | {"large.bin": bytes(1 << 20)})
     plan = prepare((str(tmp_path),), PlanOptions()).plan
     ticks = itertools.count()
     found = read_some(plan, clock=lambda: next(ticks) / 1000)
     assert found is not None
-    assert (found.files, found.num_bytes) == (8, 800)
-    assert found.per_byte_s == pytest.approx(0.001 / 100)
+    assert (found.files, found.num_bytes) == (9, 800 + (1 << 20))
+    assert found.per_file_s == pytest.approx(0.003)
+    assert found.per_byte_s == pytest.approx(0.001 / (1 << 20))
     for path in tmp_path.iterdir():
         path.unlink()
     assert read_some(plan) is None
