@@ -147,7 +147,7 @@ def no_such_key(dataset: Dataset, key: bytes, split: str = "") -> SourceNotFound
 
 
 def nearest_keys(dataset: Dataset, key: bytes, split: str = "") -> list[str]:
-    """Up to three keys like `key`, the nearest first: among those of its name and of its folder, else the first ones."""
+    """Up to three keys like `key`, the nearest first: among those of its name and folder, else the first ones."""
     folder, slash, name = key.rpartition(b"/")
     first, mates, namesakes = (list[bytes]() for _ in range(3))
     for number, shard in enumerate(dataset.manifest.shards):
