@@ -180,7 +180,7 @@ def _environment(folder: Path) -> dict[str, str]:
         "COLUMNS": "80",
         "NO_COLOR": "1",
         "TZ": "UTC",
-        "SHARDTOOL_PACK_WORKERS": "2",
+        **{f"SHARDTOOL_{name}_WORKERS": "1" for name in ("SCAN", "PACK", "VERIFY", "INDEX", "EXTRACT")},  # small inputs
         "SHARDTOOL_PLAN_WORKERS": "2",
         "SHARDTOOL_PACK_DURABILITY": "none",
     }
