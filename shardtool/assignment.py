@@ -149,7 +149,7 @@ class Assignment:
     def coverage(self, rank: int, worker: int = 0, num_workers: int = 1) -> Iterator[Segments]:
         """Exactly the samples that a rank, or one loader worker of it, reads of the rest of the epoch."""
         found = coverage(self.order, self.deal, rank, self.position, worker=worker, num_workers=num_workers)
-        return (replace(part, shard=self.shards.places[part.shard]) for part in found)
+        return self._placed(found)
 
     def stream(self, rank: int, worker: int) -> Iterator[Segments]:
         """What a loader worker reads that streams shards, in order; the workers of a rank share the rank's samples.
@@ -166,8 +166,7 @@ class Assignment:
             )
         deal = Deal(self.order.num_samples, readers, 0, self.order.params.unit, "uneven", self.position)
         check_feasible(self.order, deal)
-        found = coverage(self.order, deal, worker * self.deal.world_size + rank, self.position)
-        return (replace(part, shard=self.shards.places[part.shard]) for part in found)
+        return self._placed(coverage(self.order, deal, worker * self.deal.world_size + rank, self.position))
 
     def sequence(self, rank: int, first: int, count: int) -> Iterator[Chunk]:
         """The samples a rank reads among `count` positions of the stream from `first` on, in reading order.
@@ -182,6 +181,10 @@ class Assignment:
             )
         found = sequence(self.order, self.deal, rank, first, count)
         return (replace(chunk, shard=self.shards.places[chunk.shard]) for chunk in found)
+
+    def _placed(self, parts: Iterator[Segments]) -> Iterator[Segments]:
+        """Shards by their place in the manifest; none without rows."""
+        return (replace(part, shard=self.shards.places[part.shard]) for part in parts if len(part))
 
     def state(self) -> dict[str, int | str]:
         """The state of a run that stands at `position`; what `--state` reads."""

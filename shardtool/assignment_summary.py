@@ -25,7 +25,7 @@ _MIXING_STEPS, _MIXING_SAMPLES = 32, 1 << 16  # of rank 0, looked at
 _USUAL_PART = 16  # samples of a step a rank
 _NOTABLE_COPIES = 1.25
 _SMALL_SHARD_BYTES = 1 << 20
-_NOTABLE_SAME_SHARD = 4.0  # times what a random order would give
+_NOTABLE_SAME_SHARD = 0.25  # of the way from a random order to one shard after another
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ def _shard_advice(found: Assignment) -> Iterator[str]:
 
 
 def _mixing_advice(found: Assignment, mixing: Mixing) -> Iterator[str]:
-    mode = found.order.params.mode
+    mode, ideal = found.order.params.mode, mixing.same_shard_ideal
     if found.is_packed_shuffled or mode == "full":
         return
-    if mode == "none" or mixing.same_shard > _NOTABLE_SAME_SHARD * max(mixing.same_shard_ideal, 0.001):
+    if mode == "none" or mixing.same_shard - ideal > _NOTABLE_SAME_SHARD * (1 - ideal):
         yield (
             "the samples were packed in the order of their source, and this order reads stretches of it: batches are"
             " alike. Pack again with: --shuffle global, or read at random with: --order full"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,18 +35,19 @@ SCHEMA = "shardtool/where/1"
 def command(output: Output, out: str, key: str, **chosen: Any) -> None:
     """Say when, and by whom, the sample KEY of OUT is read; give the options of the run, or its state."""
     from shardtool.assignment import assign
+    from shardtool.lookup import check_split, find_sample
     from shardtool.reading import Dataset
     from shardtool.report.assign import order_fields, render_reading
 
-    name = os.fsencode(key)
     state = load_state_file(chosen["state"])
     with Dataset.open(out) as dataset:
-        shard, row = dataset.find(name, chosen["split"] or "")
+        shard, row = find_sample(dataset, key, check_split(dataset, chosen["split"] or ""))
+        name = dataset.index(shard).key(row)
         wish = replace(wish_of(chosen), split=dataset.manifest.shards[shard].split)
-        epoch, begin = wish.epoch, wish.position
-        # Steps count from where the run began: --epoch says which reading is meant, not where the run begins.
-        found = assign(dataset.manifest, replace(wish, epoch=None, position=begin), state)
-        document = where_document(dataset, found, name, shard, row, found.epoch if epoch is None else epoch)
+        # Steps count from where the run began: --epoch says which reading is meant, not where that is.
+        found = assign(dataset.manifest, replace(wish, epoch=None), state)
+        epoch = found.epoch if wish.epoch is None else wish.epoch
+        document = where_document(dataset, found, name, shard, row, epoch)
     text = render_reading(document, name, order_fields(found), ascii_only=not output.unicode)
     output.result(document, text)
     for note in found.notes:
