@@ -39,6 +39,9 @@ if TYPE_CHECKING:
             """Receipts in any order; a shard may be packed more than once."""
 
 
+MAX_ATTEMPTS = 8  # at one shard while its files keep changing
+
+
 @dataclass(frozen=True)
 class PackJob:
     """All that a worker needs besides the stored plan; small enough to send anywhere."""
@@ -71,14 +74,9 @@ def pack_shard(job: PackJob, shard: int) -> Future[Receipt]:
     tag = f"{job.plan_id[:8]}-{shard}"
     for path in (spec.path, index_path(shard, len(job.specs))):
         sweep_temps(os.path.dirname(os.path.join(job.out, path)), tag)
-    rows = read_rows(job.out, shard)
-    failed: tuple[tuple[str, str], ...] = ()
-    try:
-        draft = _write(job, shard, rows, tag)
-    except SourceError as error:
-        rows, failed = _without_failures(job, rows, error)
-        draft = _write(job, shard, rows, tag)
-    lost = read_rows(job.out, shard).num_parts - rows.num_parts if failed else 0
+    planned = read_rows(job.out, shard)
+    draft, rows, failed = _write_what_can_be_read(job, shard, planned, tag)
+    lost = planned.data.null_count - rows.data.null_count  # files; what was generated is no entry
     receipt = replace(draft.receipt, failed=failed, failed_entries=lost)
     if not job.durable:
         _publish(job, draft, receipt, tag)
@@ -95,6 +93,23 @@ class _Draft:
     shard: ShardFile
     index: ShardFile
     receipt: Receipt
+
+
+def _write_what_can_be_read(
+    job: PackJob, shard: int, rows: ShardRows, tag: str
+) -> tuple[_Draft, ShardRows, tuple[tuple[str, str], ...]]:
+    """(the shard, its rows, keys and reasons of what was left out); tried again as long as other files change."""
+    failed: tuple[tuple[str, str], ...] = ()
+    attempt = 1
+    while True:
+        try:
+            return _write(job, shard, rows, tag), rows, failed
+        except SourceError as error:
+            if attempt == MAX_ATTEMPTS:
+                raise
+            rows, more = _without_failures(job, rows, error)
+            failed += more
+            attempt += 1
 
 
 def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:

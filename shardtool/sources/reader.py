@@ -11,6 +11,7 @@ import os
 import resource
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import numpy as np
@@ -96,7 +97,8 @@ class LocalReader:
         """The hot loop, a batch of files at a time: open all, read all, close all in one call."""
         digests: list[int] = []
         for begin in range(first, last, BATCH_FILES):
-            self._fill_batch(begin, min(begin + BATCH_FILES, last), starts[begin - first :], slab, digests)
+            end = min(begin + BATCH_FILES, last)
+            self._fill_batch(begin, end, starts[begin - first : end - first], slab, digests)
         return digests
 
     def _fill_batch(self, first: int, last: int, starts: list[int], slab: memoryview, digests: list[int]) -> None:
@@ -109,12 +111,14 @@ class LocalReader:
                 add_fd(open_(path, FLAGS, dir_fd=root))
                 part += 1
             part = first
-            for fd, start, size, guard in zip(fds, starts, self._sizes[first:last], self._guards[first:last]):
+            for fd, start, size, guard in zip(
+                fds, starts, self._sizes[first:last], self._guards[first:last], strict=True
+            ):
                 view = slab[start : start + size]
                 got = readv(fd, (view,))
                 stat = fstat(fd)
                 if got != size or stat.st_size != size or stat.st_mtime_ns != guard:
-                    self._changed(part, got, stat)
+                    self._check(fd, part, got, view)
                 add_digest(digest(view))
                 part += 1
         except OSError as error:
@@ -154,7 +158,8 @@ class LocalReader:
             return
         fd = self._next_open(part) if self._window else self._open(part)
         try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+            with suppress(OSError):  # a fifo in the place of the file: told apart below
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             left = self._sizes[part]
             while left:
                 got = os.readv(fd, (buffer[: min(left, len(buffer))],))
@@ -184,12 +189,17 @@ class LocalReader:
 
     def _read(self, fd: int, part: int, view: memoryview) -> None:
         try:
-            got = os.readv(fd, (view,)) if len(view) else 0
-            stat = os.fstat(fd)
+            self._check(fd, part, 0, view)
         except OSError as error:
             self._failed(part, error)
         finally:
             os.close(fd)
+
+    def _check(self, fd: int, part: int, got: int, view: memoryview) -> None:
+        """Read what is missing of `view` (some file systems hand out less than asked for), then check the guard."""
+        while got < len(view) and (more := os.readv(fd, (view[got:],))):
+            got += more
+        stat = os.fstat(fd)
         if got != len(view) or stat.st_size != len(view) or stat.st_mtime_ns != self._guards[part]:
             self._changed(part, got, stat)
 
@@ -223,7 +233,8 @@ class LocalReader:
                     return False  # met again, and told, when it is this part's turn
                 self._failed(part, error)
             if self._sizes[part]:
-                os.posix_fadvise(fd, 0, min(self._sizes[part], ADVISED_BYTES), os.POSIX_FADV_WILLNEED)
+                with suppress(OSError):
+                    os.posix_fadvise(fd, 0, min(self._sizes[part], ADVISED_BYTES), os.POSIX_FADV_WILLNEED)
             self._window.append(fd)
         self._opened = part + 1
         return True
