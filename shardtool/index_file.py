@@ -155,20 +155,46 @@ def open_index(path: str) -> ShardIndex:
     try:
         with pa.memory_map(path) as source:
             reader = pa.ipc.open_file(source)
-            meta = json.loads(reader.schema.metadata[_META])
-            if meta["schema"] != SCHEMA or reader.num_record_batches != 1:
-                raise ValueError(f"schema {meta['schema']!r}")
-            return _from_batch(reader.get_batch(0), meta)
-    except FileNotFoundError as error:
-        raise CorruptShard(
-            f"{path} is missing", hint="shardtool index OUT builds it again from the shard", where={"path": path}
-        ) from error
-    except (pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            meta = _checked_meta(json.loads(reader.schema.metadata[_META]))
+            if reader.num_record_batches != 1:
+                raise ValueError(f"{reader.num_record_batches} record batches")
+            batch = reader.get_batch(0)
+            batch.validate(full=True)  # offsets into a map are followed unchecked: a damaged one would end the process
+            index = _from_batch(batch, meta)
+            if problem := extent_fault(index, int(meta["shard"]["bytes"])):
+                raise ValueError(problem)
+            return index
+    except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptShard(
             f"{path} is no index of ours, or it is damaged: {error}",
             hint="shardtool index OUT builds it again from the shard",
             where={"path": path},
         ) from error
+
+
+def _checked_meta(meta: dict[str, Any]) -> dict[str, Any]:
+    """`meta` itself, where all that readers take from it is there."""
+    if meta["schema"] != SCHEMA:
+        raise ValueError(f"schema {meta['schema']!r}")
+    shard = meta["shard"]
+    texts = (meta["format"], meta["layout"], shard["path"], shard["xxh3_128"], *meta["blocks"])
+    if not all(isinstance(text, str) for text in texts) or not isinstance(shard["bytes"], int):
+        raise TypeError("its metadata are not what they should be")
+    return meta
+
+
+def extent_fault(index: ShardIndex, num_bytes: int) -> str:
+    """Why samples do not lie one after the other inside a file of that size, with their parts in it; "" if they do."""
+    if index.keys.null_count or index.part_names.null_count:
+        return "a key or part name is null"
+    for first, size in ((index.offset, index.num_bytes), (index.part_offset, index.part_bytes)):
+        if len(first) and (int(first.max()) > num_bytes or (size > np.uint64(num_bytes) - first).any()):
+            return "an extent goes beyond the end of the shard"
+    if (index.offset[:-1] + index.num_bytes[:-1] > index.offset[1:]).any():
+        return "its samples do not lie one after the other"
+    if len(index.part_start) != index.num_samples + 1 or (np.diff(index.part_start) < 0).any():
+        return "its lists of parts are not in order"
+    return ""
 
 
 def _from_batch(batch: Any, meta: dict[str, Any]) -> ShardIndex:

@@ -22,7 +22,7 @@ from shardtool.formats.tar import TarFormat, layout_of, member_names
 from shardtool.formats.tar_check import HeaderCheck
 from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES, extension, headers
 from shardtool.hashing import BLOCK_BYTES
-from shardtool.index_file import open_index
+from shardtool.index_file import extent_fault, open_index
 from shardtool.model import ShardRows
 from shardtool.pack import part_totals
 from shardtool.receipts import digest_of
@@ -157,11 +157,13 @@ def index_fault(index: ShardIndex, record: ManifestShard) -> str:
         return f"{int(index.part_bytes.sum()):,} bytes of payload where the manifest has {record.payload_bytes:,}"
     if len(index.meta["blocks"]) != -(-file.num_bytes // BLOCK_BYTES):
         return f"{len(index.meta['blocks'])} block digests for {file.num_bytes:,} bytes"
-    return _part_fault(index) or _extent_fault(index, file.num_bytes)
+    return _part_fault(index) or extent_fault(index, file.num_bytes) or _layout_fault(index, file.num_bytes)
 
 
 def _part_fault(index: ShardIndex) -> str:
     counts = np.diff(index.part_start)
+    if index.num_samples == 0:
+        return "it has no samples"
     if len(index.part_start) == 0 or index.part_start[0] != 0 or index.part_start[-1] != index.num_parts:
         return "its lists of parts do not cover its parts"
     if (counts < 1).any():
@@ -175,27 +177,17 @@ def _part_fault(index: ShardIndex) -> str:
     return ""
 
 
-def _extent_fault(index: ShardIndex, num_bytes: int) -> str:
-    """Samples lie one after the other inside the file, and their parts inside them."""
-    start, end = index.offset, index.offset + index.num_bytes
-    if index.num_samples == 0:
-        return "it has no samples"
-    if (end < start).any() or (end[:-1] > start[1:]).any():
-        return "its samples do not lie one after the other"
-    if int(end[-1]) > num_bytes:
-        return f"sample {_shown(index, index.num_samples - 1)} goes beyond the end of the shard"
-    first, last = index.part_offset, index.part_offset + index.part_bytes
-    if (last < first).any() or (last > num_bytes).any():
-        return "a part goes beyond the end of the shard"
+def _layout_fault(index: ShardIndex, num_bytes: int) -> str:
+    """In shards of ours every offset follows from names and sizes."""
     if index.meta["layout"] == FOREIGN_LAYOUT:
         return ""
     layout = layout_of(rows_of(index), member_names(rows_of(index)))
     same = (
-        np.array_equal(layout.part_offset, first.astype(np.int64))
-        and np.array_equal(layout.sample_offset, start.astype(np.int64))
+        np.array_equal(layout.part_offset, index.part_offset.astype(np.int64))
+        and np.array_equal(layout.sample_offset, index.offset.astype(np.int64))
         and np.array_equal(layout.sample_bytes, index.num_bytes.astype(np.int64))
     )
-    if not same or int(end[-1]) + TRAILER_BYTES != num_bytes:
+    if not same or int(layout.member_start[-1]) + TRAILER_BYTES != num_bytes:
         return "its offsets do not follow from its names and sizes"
     return ""
 
