@@ -176,7 +176,7 @@ def _read_any(
 def _ignored(entries: EntryTable, part_ids: Any) -> Tally:
     tally = Tally()
     for row in np.flatnonzero(part_ids < 0).tolist():
-        tally.add(_REASONS[int(part_ids[row])], entries.path(row))
+        tally.add(_REASONS[int(part_ids[row])], entries.full_path(row))
     return tally
 
 
@@ -295,7 +295,7 @@ def _resolve_duplicates(table: SampleTable, policy: str, ignored: Tally) -> Samp
     if policy == "skip":
         drop[again - 1] = True
     for part in np.flatnonzero(drop).tolist():
-        ignored.add("duplicate", path(int(rows[part])))
+        ignored.add("duplicate", table.entries.full_path(int(rows[part])))
     return _drop_parts(table, drop)
 
 

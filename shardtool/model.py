@@ -7,6 +7,7 @@ Arrays are numpy; variable-length bytes are pyarrow large_binary arrays, so that
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -63,6 +64,11 @@ class EntryTable:
     def _folders(self) -> Int32Array:
         """int32[num_entries]; made once, when a plan is."""
         return np.repeat(np.arange(len(self.dirs), dtype=np.int32), np.diff(self.dir_start))
+
+    def full_path(self, row: int) -> bytes:
+        """Root and path of one row; for messages and lists, not for loops."""
+        folder = int(np.searchsorted(self.dir_start, row, side="right")) - 1
+        return os.path.join(os.fsencode(self.roots[int(self.dir_root[folder])]), self.path(row))
 
     def path(self, row: int) -> bytes:
         """Path of one row below its root; for messages, not for loops."""

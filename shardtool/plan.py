@@ -201,7 +201,7 @@ def _apply_oversize(
     if options.on_oversize == "skip":
         for row in large.tolist():
             for part in range(int(table.part_start[row]), int(table.part_start[row + 1])):
-                failed.add("oversize", table.entries.path(int(table.part_entry[part])))
+                failed.add("oversize", table.entries.full_path(int(table.part_entry[part])))
         return order[sizes[order] <= capacity], failed, ()
     return order, failed, (f"{text}: each gets a shard of its own",)
 

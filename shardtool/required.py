@@ -59,7 +59,7 @@ def has_part(table: SampleTable, name: bytes) -> Any:
 def tally_files(table: SampleTable, samples: Any, tally: Tally, reason: str) -> None:
     """Count the files of the samples where bool[num_samples] `samples` holds."""
     for part in np.flatnonzero(np.repeat(samples, table.parts_per_sample())).tolist():
-        tally.add(reason, table.entries.path(int(table.part_entry[part])))
+        tally.add(reason, table.entries.full_path(int(table.part_entry[part])))
 
 
 def _missing(table: SampleTable, name: str, has: Any) -> MissingPart:

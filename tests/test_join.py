@@ -223,7 +223,9 @@ def test_a_sample_without_a_row_can_be_left_out_and_is_listed(photos: Path, tmp_
     done = run_cli("pack", photos, tmp_path / "out", "--join", table, "--on-missing", "skip", "--json")
     assert done.code == 3
     assert done.json["ledger"] == {"seen": 3, "packed": 2, "ignored": {}, "failed": 1}
-    assert json_lines(tmp_path / "out/.shardtool/failed.jsonl") == [{"reason": "missing_row", "path": "dog/3.jpg"}]
+    assert json_lines(tmp_path / "out/.shardtool/failed.jsonl") == [
+        {"reason": "missing_row", "path": str(photos / "dog/3.jpg")}
+    ]
     assert set(read_members(tmp_path / "out")) == {b"cat/1.jpg", b"cat/1.json", b"cat/2.jpg", b"cat/2.json"}
 
 

@@ -12,7 +12,7 @@ from shardtool.cli.types import WordsType
 from shardtool.errors import DamageFound
 
 SELECTING: dict[str, dict[str, Any]] = {
-    "--only-split": {"metavar": "NAME", "help": "Only samples of this split."},
+    "--split": {"metavar": "NAME", "help": "Only samples of this split."},
     "--shard": {
         "multiple": True,
         "type": CountType(minimum=0),
@@ -39,7 +39,7 @@ def selecting(function: Any) -> Any:
     examples=(
         "shardtool extract out/ photos/",
         "shardtool extract out/ photos/ 'cats/*' dogs/0442",
-        "shardtool extract out/ photos/ --only-split validation --parts jpg",
+        "shardtool extract out/ photos/ --split validation --parts jpg",
     ),
     exit_codes=(4, 5, 6, 7),
 )
@@ -70,7 +70,7 @@ def command(output: Output, out: str, target: str, keys: tuple[str, ...], **chos
 
     selection = Selection(
         keys=keys,
-        split=chosen["only_split"] or "",
+        split=chosen["split"] or "",
         shards=tuple(chosen["shard"]),
         parts=tuple(chosen["parts"] or ()),
         all_parts=chosen["all_parts"],

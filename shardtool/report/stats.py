@@ -198,7 +198,7 @@ def _part_advice(stats: Stats) -> Iterator[str]:
         parts = f" ({_names(tiny)} below {_TINY_PART_BYTES} B on average)" if tiny else ""
         yield (
             f"{_percent(_overhead(stats))} of the bytes are headers and padding, {format_bytes(stats.overhead_bytes)}"
-            f" to store and read{parts}. Leaner with: --format parquet"
+            f" to store and read{parts}. What each part costs: shardtool plan SRC OUT"
         )
     ragged = [name for name, part in stats.parts.items() if part.samples < stats.samples]
     if ragged:

@@ -157,8 +157,19 @@ def _failures(failed: Tally, *, is_fatal: bool) -> list[Problem]:
     for kind, count in sorted(failed.counts.items()):
         text, hint = FAILURES[kind]
         hint += "; or leave them out with --on-error skip" if is_fatal else ""
-        problems.append(Problem(kind, count, tuple(examples[kind]), f"{count:,} paths {text}", hint, is_fatal))
+        problems.append(Problem(kind, count, tuple(examples[kind]), _sentence(count, text), hint, is_fatal))
     return problems
+
+
+def _sentence(count: int, text: str) -> str:
+    """`3 paths are links …`, `1 path is a link …`."""
+    if count > 1:
+        return f"{count:,} paths {text}"
+    for many, one in (("are links that point", "is a link that points"), ("are links,", "is a link,")):
+        text = text.replace(many, one)
+    for many, one in (("are named", "is named"), ("are folders", "is a folder"), ("do not exist", "does not exist")):
+        text = text.replace(many, one)
+    return f"1 path {text.replace('lie outside', 'lies outside')}"
 
 
 def _unused(include: Sequence[bytes], used: set[bytes]) -> list[Problem]:
