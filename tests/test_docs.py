@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -96,13 +97,25 @@ def test_every_error_has_its_steps() -> None:
 
 
 def test_every_json_document_is_described() -> None:
-    text = (DOCS / "scripting.md").read_text(encoding="utf-8") + "".join(
-        page.read_text(encoding="utf-8") for page in (DOCS / "formats").glob("*.md")
-    )
+    text = prose()
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "shardtool").rglob("*.py"))
     schemas = set(re.findall(r'"(shardtool/[a-z-]+/\d+)"', source))
     assert schemas
     assert {schema for schema in schemas if schema not in text} == set()
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "reference" / "schemas").glob("*.json")), ids=lambda path: path.stem)
+def test_every_field_of_a_json_document_is_described(path: Path) -> None:
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    name = schema["properties"]["schema"]["const"]
+    page = DOCS / ("formats/manifest.md" if "manifest" in name else "scripting.md")
+    sections = [page.read_text(encoding="utf-8")]
+    if page.stem == "scripting":
+        title = "## Errors" if "error" in name else "### shardtool/scan/1" if "explain" in name else f"### {name}"
+        sections = [part for part in re.split(r"\n(?=#+ )", sections[0]) if part.startswith(f"{title}\n")]
+    mentioned = sections[0]
+    fields = [field for field in schema["properties"] if field != "schema" and not field.endswith("_b64")]
+    assert [field for field in fields if f"`{field}`" not in mentioned] == []
 
 
 def test_every_reason_to_fail_is_explained() -> None:
