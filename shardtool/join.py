@@ -200,14 +200,14 @@ def _label_texts(table: Table, row_of: Int64Array, label: str) -> Iterator[list[
 
 
 def without_table(entries: EntryTable, path: str) -> tuple[EntryTable, bytes | None]:
-    """(entries without the file at `path`, its path as an entry); None where it is none of them."""
+    """(entries without the file at `path`, where it lies below a root); None where it is none of them."""
     for number, root in enumerate(entries.roots):
         for base in {root, os.path.realpath(root)}:
             for place in {os.path.abspath(path), os.path.realpath(path)}:
                 below = os.fsencode(os.path.relpath(place, base)) if place.startswith(base.rstrip("/") + "/") else b""
                 row = _row_of(entries, number, below) if below else None
                 if row is not None:
-                    return _without_row_of(entries, row), below
+                    return _without_row_of(entries, row), os.path.join(os.fsencode(root), below)
     return entries, None
 
 

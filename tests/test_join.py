@@ -305,6 +305,8 @@ def test_the_table_among_the_sources_is_joined_and_not_packed(tmp_path: Path) ->
     assert done.code == 0
     assert done.json["ledger"] == {"seen": 4, "packed": 3, "ignored": {"joined_table": 1}, "failed": 0}
     assert b"metadata.csv" not in read_members(tmp_path / "out")
+    (ignored,) = json_lines(tmp_path / "out/.shardtool/ignored.jsonl")
+    assert (ignored["reason"], ignored["path"]) == ("joined_table", str(source / "metadata.csv"))
     link = tmp_path / "link"
     link.symlink_to(source)
     with working_in(tmp_path):
