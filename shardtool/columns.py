@@ -43,8 +43,9 @@ def joined(left: BinaryArray, right: BinaryArray, between: bytes) -> BinaryArray
 
 
 def null_where_equal(array: BinaryArray, other: BinaryArray) -> BinaryArray:
-    """`array`, null where it equals `other`."""
-    return pc.if_else(pc.equal(array, other), pa.scalar(None, pa.binary()), array)
+    """`array`, null where it equals `other`; no byte of what equals is kept below a null."""
+    is_equal = pc.equal(array, other).to_numpy(zero_copy_only=False)
+    return array.take(pa.array(np.arange(len(array)), mask=is_equal))
 
 
 def canonical(array: BinaryArray) -> Iterator[bytes | memoryview]:
