@@ -11,10 +11,12 @@ from helpers import json_lines, make_tree, pack, read_members, run_cli, shard_pa
 
 import shardtool.build
 import shardtool.pack
+from shardtool import plan_file
 from shardtool.errors import AccessDenied, ShardtoolError, SourceChanged, SourceError, SourceNotFound
 from shardtool.manifest import load_manifest
 from shardtool.plan_file import load_plan, read_rows
 from shardtool.receipts import read_receipts
+from shardtool.sources.reader import LocalReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,7 +86,7 @@ def after_plan(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object
     """Have something happen once, between the plan and the first byte packed."""
 
     def arrange(action: Callable[[], object]) -> None:
-        real, todo = shardtool.build.write_plan, [action]
+        real, todo = plan_file.write_plan, [action]
 
         def write_plan(*args: Any, **options: Any) -> Any:
             stored = real(*args, **options)
@@ -273,7 +275,11 @@ def refuse(monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
 
 
 def test_too_many_failures_stop_the_run(source: Path, tmp_path: Path, after_plan: Any) -> None:
-    after_plan(lambda: [vanish(source / f"{number:02d}.bin") for number in range(10)])
+    def lose_ten() -> None:
+        for number in range(10):
+            vanish(source / f"{number:02d}.bin")
+
+    after_plan(lose_ten)
     done = run_pack(source, tmp_path / "out", "--on-error", "skip", "--max-errors", "4")
     assert done.code == 5
     assert "more than 4 samples failed" in done.error["message"]
@@ -281,7 +287,7 @@ def test_too_many_failures_stop_the_run(source: Path, tmp_path: Path, after_plan
 
 
 def test_a_shard_of_which_nothing_can_be_read_stops_the_run(source: Path, tmp_path: Path, after_plan: Any) -> None:
-    after_plan(lambda: [path.unlink() for path in source.iterdir()])
+    after_plan(lambda: make_tree(source.rename(tmp_path / "away").with_name("in"), {}))
     done = run_pack(source, tmp_path / "out", "--on-error", "skip")
     assert done.code == 5
     assert "not one of the" in done.error["message"]
@@ -299,12 +305,12 @@ def test_a_file_that_keeps_changing_costs_only_itself(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another file changes while the shard is written for the second time, and one more at the third."""
-    real, victims = shardtool.pack.LocalReader, ["03.bin", "04.bin", "05.bin"]
+    victims = ["03.bin", "04.bin", "05.bin"]
 
     def reader(*args: Any) -> Any:
         if victims:
             grow(source / victims.pop())
-        return real(*args)
+        return LocalReader(*args)
 
     monkeypatch.setattr(shardtool.pack, "LocalReader", reader)
     done = run_cli("pack", source, tmp_path / "out", "--shards", "1", "--on-changed", "skip", "--json")
