@@ -43,7 +43,7 @@ def render_assignment(
 
 
 def order_fields(found: Assignment) -> list[str]:
-    """`plw/1`, `lanes 256`, `piece 4 samples (1 MiB)`, `window 16`, `seed 0`, `position 0`."""
+    """`plw/1`, `lanes 256`, `piece 4 samples (1 MiB)`, `window 16`, `seed 7` where it is not 0, `position 0`."""
     params = found.order.params
     fields = [f"{params.mode}/1"]
     if params.mode in ("plw", "shard"):
@@ -56,7 +56,8 @@ def order_fields(found: Assignment) -> list[str]:
     if params.has_windows:
         fields.append(f"window {params.window}")
     where = f" (epoch {found.epoch})" if found.epoch else ""
-    return [*fields, f"seed {params.seed}", f"position {found.position:,}{where}"]
+    seed = [f"seed {params.seed}"] if params.seed else []
+    return [*fields, *seed, f"position {found.position:,}{where}"]
 
 
 def render_reading(document: dict[str, Any], key: bytes, order: Sequence[str], *, ascii_only: bool = False) -> str:
