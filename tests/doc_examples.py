@@ -233,8 +233,15 @@ def updated(text: str, outcomes: list[Outcome]) -> str:
     for outcome in reversed(outcomes):
         step = outcome.step
         if step.has_output and not matches(step.lines, outcome.lines):
-            lines[step.start : step.stop] = outcome.lines
+            lines[step.start : step.stop] = _merged(step.lines, outcome.lines)
     return "\n".join(lines)
+
+
+def _merged(expected: tuple[str, ...], found: tuple[str, ...]) -> list[str]:
+    """`found`, with the lines of the page that still hold, where each line has its counterpart."""
+    if len(expected) != len(found):
+        return list(found)
+    return [old if old != "..." and matches((old,), (new,)) else new for old, new in zip(expected, found, strict=True)]
 
 
 def pages() -> list[Path]:
