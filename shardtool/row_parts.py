@@ -165,16 +165,10 @@ def bare_value(value: Any) -> bytes | None:
 def json_object(value: Any) -> bytes:
     """JSON with sorted names and no blanks, UTF-8; numbers that JSON does not have (NaN, infinite) are null."""
     try:
-        text = _dump(value)
+        text = _ENCODER.encode(value)
     except ValueError:
-        text = _dump(_without_nan(value))
+        text = _ENCODER.encode(_without_nan(value))
     return text.encode("utf-8", "backslashreplace")  # half a surrogate pair stays the escape that it was
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_as_text
-    )
 
 
 def _without_nan(value: Any) -> Any:
@@ -193,3 +187,8 @@ def _as_text(value: Any) -> str:
             hint="give it a part of its own: --join-part png=COLUMN, or choose others with --join-columns",
         )
     return str(value.isoformat() if hasattr(value, "isoformat") else value)
+
+
+_ENCODER = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_as_text
+)

@@ -33,6 +33,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = (".parquet", ".pq")
 BLOCK_BYTES = 32 << 20  # of a CSV file parsed at once; no row may be larger
 _BOM = b"\xef\xbb\xbf"
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Table:
         """{column: value} of each given row; a field that a JSON line does not have is left out."""
         if self._lines is not None:
             wanted = set(names)
-            objects = map(json.loads, to_list(self._lines.take(pa.array(rows))))
+            objects = map(_decode, to_list(self._lines.take(pa.array(rows))))
             return [{name: value for name, value in found.items() if name in wanted} for found in objects]
         taken = self._columns.select(list(names)).take(pa.array(rows))
         found: list[dict[str, Any]] = taken.to_pylist()
@@ -328,13 +329,17 @@ def _texts(lines: BinaryArray, step: int = 1 << 14) -> Iterable[tuple[int, bytes
 
 def _parse(path: str, row: int, text: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(text)
+        record = _decode(text)
     except ValueError as error:
         reason = getattr(error, "msg", str(error))
         _refuse_line(path, row, f"no JSON: {reason}", "one object a line")
     if not isinstance(record, dict):
         _refuse_line(path, row, "no JSON object", 'one object a line, such as {"file_name": "a.jpg"}')
     return record
+
+
+def _decode(text: bytes) -> Any:
+    return _DECODER.decode(text.decode("utf-8"))
 
 
 def _key_text(path: str, row: int, record: dict[str, Any], name: str) -> bytes:
