@@ -96,14 +96,16 @@ def head_document(found: Assignment, summary: Summary) -> dict[str, Any]:
         "order": order_document(found),
         "state": found.state(),
         "replication": [_copies_document(copies) for copies in (summary.node, *summary.elastic)],
-        "mixing": {
-            "packed_shuffled": found.is_packed_shuffled,
-            "batch_size": summary.mixing_batch,
-            **asdict(summary.mixing),
-        },
+        "mixing": _mixing_document(found, summary),
         "fits_disk": summary.fits_disk,
         "advice": list(summary.advice),
     }
+
+
+def _mixing_document(found: Assignment, summary: Summary) -> dict[str, Any]:
+    document = {"packed_shuffled": found.is_packed_shuffled, "batch_size": summary.mixing_batch}
+    document |= asdict(summary.mixing)
+    return document if summary.is_met_judged else {**document, "met_again": None}
 
 
 def _copies_document(copies: Replication) -> dict[str, Any]:

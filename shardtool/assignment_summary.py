@@ -23,6 +23,7 @@ __all__ = ["Share", "Summary", "share_of", "summarize"]
 
 _MIXING_STEPS, _MIXING_SAMPLES = 32, 1 << 16  # of rank 0, looked at
 _USUAL_PART = 16  # samples of a step a rank
+_LEAST_MEETINGS = 10
 _NOTABLE_COPIES = 1.25
 _SMALL_SHARD_BYTES = 1 << 20
 _NOTABLE_SAME_SHARD = 0.25  # of the way from a random order to one shard after another
@@ -46,6 +47,7 @@ class Summary:
     elastic: tuple[Replication, ...]  # of the other world sizes
     mixing: Mixing
     mixing_batch: int  # samples of a step over all ranks, at which the mixing was judged
+    is_met_judged: bool  # False: too few pairs were looked at to tell how often they meet again
     fits_disk: bool | None  # whether the fullest node's share fits; None where no disk was given
     advice: tuple[str, ...]
 
@@ -56,7 +58,7 @@ def summarize(found: Assignment, disk_bytes: int | None = None) -> Summary:
     node = _replicate(found, deal.world_size, found.num_nodes)
     others = [size for size in found.wish.elastic if size != deal.world_size]
     elastic = tuple(_replicate(found, size, _nodes_of(found, size)) for size in dict.fromkeys(others))
-    mixing, batch = _mix(found)
+    mixing, batch, is_met_judged = _mix(found)
     return Summary(
         num_steps=deal.num_steps(found.epoch),
         rank_shards=share_of(found, range(min(deal.world_size, found.order.params.lanes))),
@@ -64,19 +66,25 @@ def summarize(found: Assignment, disk_bytes: int | None = None) -> Summary:
         elastic=elastic,
         mixing=mixing,
         mixing_batch=batch,
+        is_met_judged=is_met_judged,
         fits_disk=None if disk_bytes is None else node.fits(disk_bytes),
         advice=tuple(_advise(found, node, elastic, mixing, disk_bytes)),
     )
 
 
-def _mix(found: Assignment) -> tuple[Mixing, int]:
-    """How the order mixes, and the batch size it was judged at: a usual one where a rank's part has no pairs."""
+def _mix(found: Assignment) -> tuple[Mixing, int, bool]:
+    """How the order mixes, the batch size it was judged at, and whether enough pairs were seen to tell who meets again.
+
+    The batch is a usual one where a rank's part has no pairs.
+    """
     deal = found.deal
     if deal.batch_size < 2 * deal.round_size:
         deal = Deal(deal.num_samples, deal.world_size, _USUAL_PART * deal.round_size, deal.unit, "carry", deal.start)
     part = deal.batch_size // deal.world_size
     steps = min(_MIXING_STEPS, _MIXING_SAMPLES // part, deal.num_steps(found.epoch))
-    return measure_mixing(found.order, deal, num_steps=max(1, steps)), deal.batch_size
+    pairs = max(1, steps) * part * (part - 1) // 2
+    expected = pairs * min(deal.batch_size, deal.num_samples) / deal.num_samples  # that a random order brings together
+    return measure_mixing(found.order, deal, num_steps=max(1, steps)), deal.batch_size, expected >= _LEAST_MEETINGS
 
 
 def share_of(found: Assignment, ranks: Sequence[int]) -> Share:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 import tracemalloc
 import warnings
 from collections import Counter
@@ -24,6 +25,7 @@ from shardtool.assignment_summary import summarize
 from shardtool.errors import UsageProblem
 from shardtool.manifest import load_manifest
 from shardtool.reading import Dataset
+from shardtool.report.assign import render_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -480,3 +482,17 @@ def test_a_run_with_json_says_nothing_else(out: Path) -> None:
     done = run_cli("assign", out, "--json")
     assert done.err == ""
     assert json.loads(done.out)["schema"] == "shardtool/assign/1"
+
+
+def test_a_large_run_is_judged_in_a_moment_and_not_on_too_few_pairs(out: Path) -> None:
+    manifest = load_manifest(str(out))
+    (first, *_) = manifest.shards
+    shards = (replace(first, num_samples=10_000),) * 20_000
+    found = assign(replace(manifest, shards=shards), Wish(world_size=1024, elastic=(512, 1024), batch_size=4096))
+    began = time.perf_counter()
+    summary = summarize(found)
+    assert time.perf_counter() - began < 5  # 0.2 s where nothing else runs
+    assert not summary.is_met_judged
+    assert head_document(found, summary)["mixing"]["met_again"] is None
+    assert "met again" not in render_assignment(found, summary)
+    assert [round(copies.byte_copies, 1) for copies in (summary.node, *summary.elastic)] == [1.0, 1.0]

@@ -135,10 +135,11 @@ def _other(other: Replication, number: int) -> str:
 def _shuffle_fields(found: Assignment, summary: Summary) -> list[str]:
     mixing = summary.mixing
     packed = "shuffled when packed" if found.is_packed_shuffled else "packed in source order"
+    met = [f"met again next epoch {mixing.met_again:.2f} x random"] if summary.is_met_judged else []
     return [
         packed,
         f"pairs from one shard {mixing.same_shard:.3f} (random {mixing.same_shard_ideal:.3f})",
-        f"met again next epoch {mixing.met_again:.2f} x random",
+        *met,
         f"{plural(mixing.live_shards, 'shard')} at a time",
     ]
 
