@@ -162,8 +162,8 @@ GROUPING = (
         "Grouping",
         "--join-part",
         metavar="PARTS",
-        help="txt=caption makes a txt part of column caption; json holds the other columns as JSON; txt=caption,json "
-        "makes both; none makes no part. [default: json]",
+        help="Parts to make, as in txt=caption,json: a txt part of column caption, the other columns as JSON; or none. "
+        "[default: json]",
     ),
     _policy(
         "Grouping", "--on-duplicate", "error|first|skip", "Two samples of one key: stop, keep the first, or skip both."
