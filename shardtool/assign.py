@@ -134,6 +134,8 @@ def byte_ranges(
         extents: for a shard, offset and bytes of each of its samples; called once a shard.
     """
     offsets, sizes = np.empty_like(segments.shard), np.empty_like(segments.shard)
+    if len(segments.shard) == 0:
+        return offsets, sizes
     last = segments.first + (segments.count - 1) * segments.step
     by_shard = np.argsort(segments.shard, kind="stable")
     shards, begins = np.unique(segments.shard[by_shard], return_index=True)
@@ -248,6 +250,8 @@ def _strided(order: Order, deal: Deal, rank: int, epoch: int, span: Span) -> Ite
     if parts:
         place, offset, count, step = (np.concatenate(column) for column in zip(*parts, strict=True))
         used = np.argsort(place, kind="stable")
+        if len(used) == 0:
+            return
         shards, rows = order.run(epoch).locate(offset[used])
         yield Segments(shards, rows, count[used], step[used])
 
