@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers import make_tree, pack, run_cli
+from helpers import make_tree, pack, run_cli
 
 if TYPE_CHECKING:
     from pathlib import Path

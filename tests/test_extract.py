@@ -16,7 +16,7 @@ from shardtool import extract as extract_module
 from shardtool import extract_shard
 from shardtool.errors import DestinationExists
 from shardtool.extract import safe_path
-from tests.helpers import make_tree, pack, run_cli, shard_paths
+from helpers import make_tree, pack, run_cli, shard_paths
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 from shardtool import reading
 from shardtool.errors import CorruptShard, FormatError, ShardtoolError, SourceNotFound
 from shardtool.reading import Dataset, Sample
-from tests.helpers import make_tree, pack, read_members, run_cli, shard_paths
+from helpers import make_tree, pack, read_members, run_cli, shard_paths
 
 
 @pytest.fixture(scope="module")

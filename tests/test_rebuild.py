@@ -16,7 +16,7 @@ import pytest
 
 from shardtool.manifest import load_manifest
 from shardtool.reading import Dataset
-from tests.helpers import Said, make_tree, pack, read_members, run_cli, shard_paths
+from helpers import Said, make_tree, pack, read_members, run_cli, shard_paths
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from shardtool.verify import VerifyResult, verify
 from shardtool.verify_bare import check_bare
 from shardtool.verify_shard import VerifyJob, check_shard
 from shardtool.workers import WorkerPool
-from tests.helpers import Said, make_tree, pack, run_cli, shard_paths
+from helpers import Said, make_tree, pack, run_cli, shard_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
