@@ -17,7 +17,7 @@ LAYERS = (
     "plan_file receipts manifest pack prepare compare destination build status verify stage metrics overhead "
     "advice probe dataset_stats survey dataset_diff key_tables reading lookup looking repeats shard_digest "
     "bare_shards verify_shard verify_reader verify_bare rebuild rebuild_shard index_bare extract extract_shard "
-    "bench doctor checkpoint assignment assignment_summary assignment_files reading_place",
+    "bench doctor checkpoint loading assignment assignment_summary assignment_files reading_place",
     "executors",
     "report",
     "cli torch grain __main__",

@@ -1,0 +1,84 @@
+"""Which pieces come next: of each lane, the window being read and the one behind it, told once.
+
+    ahead = PiecesAhead(order, mean_bytes=110_000)
+    shards, rows, counts = ahead.next_pieces(batch.positions)      for SampleReader.hint
+
+Pure arithmetic. A piece is what one big sequential read takes (8 MiB by default), while its samples are used here and
+there over many batches: reading it ahead turns those into reads of memory. Bound: two windows a lane of the rank, or
+one, or none, whichever stays below `limit_bytes`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardtool.model import Int64Array
+    from shardtool.order import Order
+
+__all__ = ["PiecesAhead"]
+
+LIMIT_BYTES = 1 << 30
+MAX_TOLD = 1 << 14  # windows remembered
+
+
+class PiecesAhead:
+    """Tells the pieces that a reader will need soon, each once.
+
+    Args:
+        order: the reading order.
+        mean_bytes: bytes of a sample in its shard.
+        num_lanes: lanes that this reader reads at a time: those of the rank.
+        limit_bytes: told and not yet read, at most.
+    """
+
+    def __init__(self, order: Order, mean_bytes: float, num_lanes: int, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._order, self._num_lanes = order, max(1, num_lanes)
+        self._told: OrderedDict[tuple[int, int, int], None] = OrderedDict()
+        params = order.params
+        lane_samples = order.num_samples / params.lanes
+        shard_samples = order.num_samples / max(1, len(order.counts))
+        piece = shard_samples if params.piece == "shard" else int(params.piece)
+        window_bytes = min(lane_samples, piece * params.window) * mean_bytes * self._num_lanes
+        fits = int(limit_bytes // max(1.0, window_bytes))
+        self.num_windows = min(fits, 2) if params.mode in ("plw", "shard") else 0  # of each lane, told at a time
+
+    def next_pieces(self, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """(shards, first rows, counts) of pieces not told before, int64[n] each, from a batch of stream positions."""
+        parts = [part for part in self._new_pieces(positions) if part[0].size] if self.num_windows else []
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+        shards, rows, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return shards, rows, counts
+
+    def _new_pieces(self, positions: Int64Array) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
+        # Positions ascend and lanes take turns, so the last ones are those farthest along their lanes.
+        epochs, places = np.divmod(positions[-self._num_lanes * self._order.params.unit :], self._order.num_samples)
+        lanes, index = self._order.layout.split(places)
+        for epoch, lane, at in zip(epochs.tolist(), lanes.tolist(), index, strict=True):
+            pieces = self._order.pieces(epoch, lane)
+            window = int(pieces.window_of(at.reshape(1))[0])
+            for coming in range(window, window + self.num_windows):
+                if self._is_new((epoch, lane, coming)):
+                    yield self._rows(epoch, lane, coming)
+
+    def _is_new(self, window: tuple[int, int, int]) -> bool:
+        if window in self._told:
+            return False
+        self._told[window] = None
+        if len(self._told) > MAX_TOLD:
+            self._told.popitem(last=False)
+        return True
+
+    def _rows(self, epoch: int, lane: int, window: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+        order, size = self._order, self._order.params.window
+        _, offsets, lengths = order.pieces(epoch, lane).piece_ranges(window * size, (window + 1) * size)
+        run = order.run(epoch)
+        _, begins, counts = run.split(offsets + order.layout.starts[lane], lengths)
+        shards, rows = run.locate(begins)
+        return shards, rows, counts

@@ -1,0 +1,167 @@
+"""Shard files opened for random reads from several threads, hinted ahead, or held in the page cache whole.
+
+Bytes come by `pread`, or out of a map for shards that were preloaded. Memory: nothing but maps of page cache pages,
+which all processes of a node share.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardtool.errors import UsageProblem
+from shardtool.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shardtool.reading import Dataset
+
+__all__ = ["ShardFiles", "available_memory"]
+
+MAX_FILES = 256  # kept open; the least recently used go first
+PRELOAD_SHARE = 0.9  # of the available memory
+PAGE_BYTES = 4096
+
+
+class ShardFiles:
+    """The shard files of a data set.
+
+    Args:
+        dataset: opened; its own file handles are used for error messages only.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self._files: OrderedDict[int, _File] = OrderedDict()
+        self._maps: dict[int, mmap.mmap] = {}
+        self._lock = Lock()
+
+    def read(self, shard: int, offset: int, size: int) -> bytes:
+        """`size` bytes of shard k of the manifest from byte `offset` on. Safe between threads.
+
+        Raises:
+            CorruptShard: the file is gone, or ends before.
+        """
+        mapped = self._maps.get(shard)
+        if mapped is not None and offset + size <= len(mapped):
+            return mapped[offset : offset + size]
+        try:
+            data = os.pread(self._file(shard).fd, size, offset)
+        except OSError:
+            data = b""
+        if len(data) < size:  # cut short, or gone: read again where that is explained
+            return self._dataset.read_range(shard, offset, size)
+        return data
+
+    def will_need(self, shard: int, offset: int, size: int) -> None:
+        """Tell the kernel to read a range ahead; returns at once. Does nothing where the system has no such call."""
+        if hasattr(os, "posix_fadvise") and shard not in self._maps:
+            try:
+                os.posix_fadvise(self._file(shard).fd, offset, size, os.POSIX_FADV_WILLNEED)
+            except OSError:
+                return  # a hint; reading will tell what is wrong
+
+    def preload(self, shards: Iterable[int], *, available_bytes: int | None = None, warm: bool = True) -> int:
+        """Keep shards in the page cache: map them, and read what is not there yet. Returns their bytes.
+
+        Processes that preload the same files share one copy.
+
+        Args:
+            shards: 0-based places in the manifest.
+            available_bytes: memory they may fill; None asks the system.
+            warm: read them now; False maps what another process has read.
+
+        Raises:
+            UsageProblem: they do not fit.
+            CorruptShard: a file is gone.
+        """
+        wanted = [shard for shard in shards if shard not in self._maps]
+        total = sum(self._dataset.manifest.shards[shard].files[0].num_bytes for shard in wanted)
+        _check_fits(total, available_memory() if available_bytes is None else available_bytes)
+        for shard in wanted:
+            self._map(shard)
+        for shard in wanted if warm else ():
+            _touch(self._maps[shard])
+        return total
+
+    def close(self) -> None:
+        """Close files and maps; reads under way keep theirs."""
+        self._files.clear()
+        self._maps.clear()
+
+    def _map(self, shard: int) -> None:
+        self._dataset.read_range(shard, 0, 0)  # raises where the file is gone
+        file = self._file(shard)
+        if os.fstat(file.fd).st_size:
+            mapped = mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ)
+            mapped.madvise(mmap.MADV_WILLNEED)
+            self._maps[shard] = mapped
+
+    def _file(self, shard: int) -> _File:
+        with self._lock:
+            file = self._files.get(shard)
+            if file is None:
+                file = self._files[shard] = _File(self._dataset.shard_path(shard))
+                if len(self._files) > MAX_FILES:
+                    self._files.popitem(last=False)
+            self._files.move_to_end(shard)
+            return file
+
+
+class _File:
+    """A descriptor that closes when the last read that uses it is done."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = -1
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+def available_memory() -> int:
+    """Bytes that can be filled before something is swapped or killed: of the machine, or of the container if less."""
+    found = [_meminfo_available(), *_cgroup_limits()]
+    return min(found)
+
+
+def _meminfo_available() -> int:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # systems without /proc
+
+
+def _cgroup_limits() -> list[int]:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path, encoding="ascii") as file:
+                return [int(text) for text in [file.read().strip()] if text.isdigit()]
+        except OSError:
+            continue
+    return []
+
+
+def _check_fits(num_bytes: int, available: int) -> None:
+    if num_bytes > PRELOAD_SHARE * available:
+        raise UsageProblem(
+            f"{format_bytes(num_bytes)} of shards do not fit into {format_bytes(available)} of available memory",
+            hint="preload fewer shards (a node's share), use more nodes, or leave preload out",
+        )
+
+
+def _touch(mapped: mmap.mmap) -> None:
+    """Read every page that is not resident, and enter all into the page table."""
+    view = np.frombuffer(mapped, np.uint8)
+    int(view[::PAGE_BYTES].sum())

@@ -1,0 +1,310 @@
+"""Batches of samples of one split, by number: `reader.read([5, 17, 3])` gives their parts, in that order.
+
+Sample numbers count the samples of the split in the order of the manifest. A batch is sorted by shard and row,
+neighbours are read together, and each sample becomes a dictionary {"__key__": key, part: bytes, or what its decoder
+made of them}. A reader may be pickled or forked; each process opens its own files. Memory: mapped indexes, tables of at most 8 M parts
+(100 MB), and the batches under way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from shardtool.assignment import split_shards
+from shardtool.errors import UnknownFormat, UsageProblem
+from shardtool.loading.decode import decoder_for, decoders_named
+from shardtool.loading.files import ShardFiles
+from shardtool.loading.memory import reuse_freed_memory
+from shardtool.loading.tables import ShardTable
+from shardtool.reading import Dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from shardtool.model import Int64Array
+
+__all__ = ["KEY", "Fetch", "SampleReader", "threads_of"]
+
+KEY = "__key__"  # webdataset's name for it
+RANGED_FORMATS = ("tar",)  # whose index tells the byte range of every part
+MAX_GAP = 8 << 10  # bytes read for nothing rather than another call; a call costs what 8 KiB of copying do
+MAX_RUN = 8 << 20  # bytes of one read
+ALONE_BYTES = 32 << 10  # a part of so many is read into bytes of its own; cutting it out of a longer read would copy it
+MAX_TABLE_PARTS = 8 << 20  # of all tables kept
+
+Pick = tuple[dict[str, Any], str, int, int, int]  # sample, part name, part, offset, size
+
+
+class Run:
+    """One read: bytes begin..end-1 of a shard file (its place in the manifest), and the parts in it."""
+
+    __slots__ = ("begin", "end", "picks", "shard")
+
+    def __init__(self, shard: int, begin: int, end: int, picks: list[Pick]) -> None:
+        self.shard, self.begin, self.end, self.picks = shard, begin, end, picks
+
+    def takes(self, offset: int, size: int) -> bool:
+        """True where a part is small and lies close enough to be read along."""
+        return (
+            size < ALONE_BYTES and self.begin <= offset <= self.end + MAX_GAP and offset + size - self.begin <= MAX_RUN
+        )
+
+
+class Fetch:
+    """A batch under way. `samples` waits for it."""
+
+    def __init__(
+        self,
+        reader: SampleReader,
+        runs: list[Run],
+        found: list[dict[str, Any]],
+        is_valid: NDArray[np.bool_] | None,
+    ) -> None:
+        self._reader, self._runs, self._found, self._is_valid = reader, runs, found, is_valid
+        self._pending: list[Future[list[bytes]]] = []
+
+    def begin(self, pool: ThreadPoolExecutor, tasks: int) -> Fetch:
+        """Have so many tasks of a pool read the batch, every tasks-th range each."""
+        self._pending = [pool.submit(self._reader.read_runs, self._runs[task::tasks]) for task in range(tasks)]
+        return self
+
+    def samples(self) -> list[Any]:
+        """The samples, in the order that was asked for."""
+        if not self._pending:
+            self._reader.unpack(self._runs, self._reader.read_runs(self._runs))
+        for task, future in enumerate(self._pending):
+            self._reader.unpack(self._runs[task :: len(self._pending)], future.result())
+        return self._reader.finish(self._found, self._is_valid)
+
+
+class SampleReader:
+    """Samples of one split of a packed data set.
+
+    Args:
+        path: folder of the data set.
+        split: its name; "" takes the only one, or `train`.
+        parts: part names to read; None reads all. A sample without such a part lacks the entry.
+        decode: True decodes json, txt, cls and npy, False leaves bytes; or a list of those kinds.
+        transform: called with each sample; what it returns is the sample.
+        io: `pread` reads one range after the other, `threads:N` N at a time.
+        valid: name of an entry that is False for samples which `pad` repeats, True for all others; "" adds none.
+        check: compare every part with the digest in the index.
+
+    Raises:
+        SourceNotFound: no data set there.
+        UsageProblem: no such split, or a value out of range.
+        UnknownFormat: a format whose samples are no byte ranges.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        split: str = "",
+        parts: Iterable[str] | None = None,
+        decode: bool | Iterable[str] = False,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        io: str = "pread",
+        valid: str = "",
+        check: bool = False,
+    ) -> None:
+        self._path, self._pid, self._preloaded = os.fspath(path), 0, np.empty(0, np.int64)
+        self._parts = None if parts is None else frozenset(parts)
+        self._kinds, self._transform = decoders_named(decode), transform
+        self._threads, self._valid, self._check = threads_of(io), valid, check
+        manifest = Dataset.open(self._path).manifest
+        if manifest.format not in RANGED_FORMATS or manifest.compression != "none":
+            raise UnknownFormat(
+                f"{path} holds {manifest.format} shards, compression {manifest.compression}; "
+                f"single samples can be read out of: {', '.join(RANGED_FORMATS)}",
+                hint="shardtool convert makes tar shards of them",
+            )
+        self.dataset_id = manifest.dataset_id
+        self.shards = split_shards(manifest, split)
+        self._edges = np.concatenate([[0], np.cumsum(self.shards.counts)]).astype(np.int64)
+        self._pool: ThreadPoolExecutor | None = None
+        self._open()
+
+    def __len__(self) -> int:
+        return self.shards.num_samples
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What opens the data set again in another process."""
+        return {**self.__dict__, "_pid": 0, "_dataset": None, "_files": None, "_tables": None, "_pool": None}
+
+    def read(self, numbers: Sequence[int] | Int64Array, is_valid: NDArray[np.bool_] | None = None) -> list[Any]:
+        """Samples by number, in the order given.
+
+        Raises:
+            IndexError: there is no such sample.
+            CorruptShard: a shard is cut short, or (`check`) altered.
+        """
+        return self.start(numbers, is_valid).samples()
+
+    def start(
+        self, numbers: Sequence[int] | Int64Array, is_valid: NDArray[np.bool_] | None = None, *, ahead: bool = False
+    ) -> Fetch:
+        """Begin to read a batch in the background, with `ahead` even where `io` is `pread`."""
+        self._reopen()
+        runs, found = self._plan(np.asarray(numbers, np.int64))
+        fetch = Fetch(self, runs, found, is_valid)
+        if runs and (self._threads > 1 or ahead):
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="shardtool-read")
+            fetch.begin(self._pool, min(self._threads, len(runs)))
+        return fetch
+
+    def numbers(self, shards: Int64Array, rows: Int64Array) -> Int64Array:
+        """int64[n]: sample numbers of rows of shards, as an `Order` over `self.shards.counts` gives them."""
+        return self._edges[shards] + rows
+
+    def sizes(self, numbers: Int64Array) -> Int64Array:
+        """int64[n]: bytes of each sample in its shard, headers included."""
+        self._reopen()
+        shards, rows = self._locate(numbers)
+        out = np.empty_like(rows)
+        for shard in np.unique(shards).tolist():
+            chosen = shards == shard
+            out[chosen] = self._dataset.index(int(self.shards.places[shard])).num_bytes[rows[chosen]]
+        return out
+
+    def hint(self, shards: Int64Array, rows: Int64Array, counts: Int64Array) -> None:
+        """Tell the kernel that rows[i] .. rows[i] + counts[i] - 1 of shards[i] (of the split) will be read soon."""
+        self._reopen()
+        for shard, row, count in zip(shards.tolist(), rows.tolist(), counts.tolist(), strict=True):
+            place = int(self.shards.places[shard])
+            index = self._dataset.index(place)
+            begin, last = int(index.offset[row]), row + count - 1
+            self._files.will_need(place, begin, int(index.offset[last] + index.num_bytes[last]) - begin)
+
+    def preload(self, shards: Int64Array | None = None, *, available_bytes: int | None = None) -> int:
+        """Keep shards of the split, all by default, in the page cache; returns their bytes. See `ShardFiles`."""
+        self._reopen()
+        places = self.shards.places if shards is None else self.shards.places[shards]
+        size = self._files.preload(places.tolist(), available_bytes=available_bytes)
+        self._preloaded = np.union1d(self._preloaded, places)
+        return size
+
+    def close(self) -> None:
+        """Close all files; reading again opens them."""
+        if self._pid == os.getpid():
+            if self._pool is not None:
+                self._pool.shutdown()
+            self._files.close()
+            self._dataset.close()
+        self._pid = 0
+
+    def read_runs(self, runs: list[Run]) -> list[bytes]:
+        """The bytes of each range."""
+        read = self._files.read
+        return [read(run.shard, run.begin, run.end - run.begin) for run in runs]
+
+    def unpack(self, runs: list[Run], data: list[bytes]) -> None:
+        """Cut the parts out of the ranges, and decode them."""
+        for run, piece in zip(runs, data, strict=True):
+            begin = run.begin
+            for sample, name, part, offset, size in run.picks:
+                payload = piece[offset - begin : offset - begin + size]
+                if self._check:
+                    self._compare(run.shard, part, payload)
+                decode = self._decoders[name]
+                sample[name] = payload if decode is None else decode(payload)
+
+    def finish(self, found: list[dict[str, Any]], is_valid: NDArray[np.bool_] | None) -> list[Any]:
+        """Mark what is repeated, then transform."""
+        if self._valid:
+            marks = [True] * len(found) if is_valid is None else is_valid.tolist()
+            for sample, mark in zip(found, marks, strict=True):
+                sample[self._valid] = mark
+        return found if self._transform is None else [self._transform(sample) for sample in found]
+
+    def _locate(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """(shard of the split, row) of sample numbers."""
+        if numbers.size and (int(numbers.min()) < 0 or int(numbers.max()) >= len(self)):
+            bad = int(numbers[(numbers < 0) | (numbers >= len(self))][0])
+            raise IndexError(f"there is no sample {bad} among {len(self)}")
+        shards = np.searchsorted(self._edges, numbers, side="right") - 1
+        return shards, numbers - self._edges[shards]
+
+    def _plan(self, numbers: Int64Array) -> tuple[list[Run], list[dict[str, Any]]]:
+        """(ranges to read, ascending but for parts that lie elsewhere; the samples, still without their bytes)."""
+        by_place = np.argsort(numbers, kind="stable")
+        shards, rows = self._locate(numbers[by_place])
+        found: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
+        runs: list[Run] = []
+        known, place, run = -1, -1, Run(-1, 0, 0, [])
+        for spot, shard, row in zip(by_place.tolist(), shards.tolist(), rows.tolist(), strict=True):
+            if shard != known:
+                known, place, run = shard, int(self.shards.places[shard]), Run(-1, -MAX_RUN, -MAX_RUN, [])
+                table = self._table(place)
+            sample = found[spot]
+            sample[KEY] = table.key(row)
+            for part in range(table.part_start[row], table.part_start[row + 1]):
+                name = table.names[table.code[part]]
+                if self._parts is not None and name not in self._parts:
+                    continue
+                offset, size = table.offset[part], table.size[part]
+                sample[name] = b""  # keeps the order of the parts, whichever is read first
+                if run.takes(offset, size):
+                    run.picks.append((sample, name, part, offset, size))
+                    run.end = max(run.end, offset + size)
+                else:
+                    run = Run(place, offset, offset + size, [(sample, name, part, offset, size)])
+                    runs.append(run)
+        return runs, found
+
+    def _compare(self, shard: int, part: int, payload: bytes) -> None:
+        if xxhash.xxh3_64_intdigest(payload) != self._table(shard).digest[part]:
+            self._dataset.read_part(shard, part)  # raises, and says where
+
+    def _table(self, place: int) -> ShardTable:
+        table = self._tables.get(place)
+        if table is None:
+            table = self._tables[place] = ShardTable.of(self._dataset.index(place))
+            for name in table.names:
+                self._decoders.setdefault(name, decoder_for(name, self._kinds))
+            self._table_parts += table.num_parts
+            while self._table_parts > MAX_TABLE_PARTS and len(self._tables) > 1:
+                self._table_parts -= self._tables.popitem(last=False)[1].num_parts
+        else:
+            self._tables.move_to_end(place)
+        return table
+
+    def _reopen(self) -> None:
+        if self._pid != os.getpid():  # a loader worker, forked or spawned
+            self._open()
+            reuse_freed_memory()
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._dataset = Dataset.open(self._path)
+        self._files = ShardFiles(self._dataset)
+        self._tables: OrderedDict[int, ShardTable] = OrderedDict()
+        self._table_parts = 0
+        self._pool = None
+        self._decoders: dict[str, Callable[[bytes], Any] | None] = {}
+        if self._preloaded.size:
+            self._files.preload(self._preloaded.tolist(), warm=False)
+
+
+def threads_of(io: str) -> int:
+    """Reads at a time: 1 for `pread`, N for `threads:N`.
+
+    Raises:
+        UsageProblem: anything else.
+    """
+    kind, _, number = io.partition(":")
+    if io == "pread":
+        return 1
+    if kind == "threads" and number.isdecimal() and 1 <= int(number) <= 256:
+        return int(number)
+    raise UsageProblem(f"io is {io!r}", hint="io= takes pread, or threads:N with 1 to 256 threads")
