@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from shardtool.formats.tar_samples import Finding
     from shardtool.index_file import ShardIndex
-    from shardtool.model import Int64Array
+    from shardtool.model import BinaryArray, Int64Array
 
 FOREIGN_LAYOUT = "tar/other"  # a tar whose bytes do not follow from names and sizes
 SUFFIX = ".tar"
@@ -50,7 +50,7 @@ class BareShard:
     part_names: list[bytes]
     part_offset: Int64Array  # int64[num_parts]
     part_sizes: Int64Array  # int64[num_parts]
-    sources: list[bytes | None]  # the member's name, None where it is key + "." + part
+    sources: BinaryArray  # the member's name, null where it is key + "." + part, binary[num_parts]
     findings: list[Finding]
 
     def rows(self) -> ShardRows:
@@ -61,7 +61,7 @@ class BareShard:
             labels=None,
             part_start=self.part_start,
             names=columns.binary(self.part_names),
-            source=columns.binary(self.sources),
+            source=self.sources,
             roots=np.zeros(count, np.uint16),
             sizes=self.part_sizes,
             mtimes_ns=np.zeros(count, np.int64),
@@ -101,9 +101,9 @@ def read_bare(path: str) -> BareShard:
     first = members.header_offset[rows[samples.part_start[:-1]]] if len(rows) else np.zeros(0, np.int64)
     ends = members.data_offset + padded(np.where(members.types == ord("0"), members.sizes, 0))
     last = ends[rows[samples.part_start[1:] - 1]] if len(rows) else np.zeros(0, np.int64)
-    keys = np.repeat(np.arange(samples.num_samples), np.diff(samples.part_start)).tolist()
-    names = [members.names[row] for row in rows.tolist()]
-    plain = [samples.keys[key] + b"." + part for key, part in zip(keys, samples.part_names, strict=True)]
+    names = columns.take(columns.binary(members.names), rows)
+    keys = columns.take(columns.binary(samples.keys), np.repeat(np.arange(len(first)), np.diff(samples.part_start)))
+    plain = columns.joined(keys, columns.binary(samples.part_names), b".")
     return BareShard(
         num_members=members.num_members,
         num_bytes=size,
@@ -114,7 +114,7 @@ def read_bare(path: str) -> BareShard:
         part_names=samples.part_names,
         part_offset=samples.offsets,
         part_sizes=samples.sizes,
-        sources=[None if name == other else name for name, other in zip(names, plain, strict=True)],
+        sources=columns.null_where_equal(names, plain),
         findings=samples.findings,
     )
 

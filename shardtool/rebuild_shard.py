@@ -28,7 +28,7 @@ from shardtool.pack import drop_samples, part_totals
 from shardtool.plan_file import read_rows
 from shardtool.receipts import digest_of, write_receipt
 from shardtool.shard_digest import digest_shard
-from shardtool.storage.local import put_file, temp_name
+from shardtool.storage.local import ShardFile, put_file, temp_name
 
 if TYPE_CHECKING:
     from shardtool.bare_shards import BareShard
@@ -186,7 +186,7 @@ def _index_bare(job: BareJob, shard: int) -> BareResult:
         meta=index_meta("tar", "tar/1" if is_ours else FOREIGN_LAYOUT, record, found.file.blocks()),
     )
     temp = temp_name(place, f"index-{shard}")
-    index = put_file(job.out, temp, encoded, tag="index", durable=True)
+    index = _put_temp(job.out, temp, encoded)
     return BareResult(
         shard=shard,
         file=record,
@@ -199,6 +199,17 @@ def _index_bare(job: BareJob, shard: int) -> BareResult:
         skipped=bare.skipped(),
         key_hashes=np.fromiter(map(xxhash.xxh3_64_intdigest, bare.keys), np.uint64, len(bare.keys)),
     )
+
+
+def _put_temp(out: str, temp: str, data: bytes) -> FileRecord:
+    """Write an index that is renamed later; the folder is made durable then, once for all of them."""
+    file = ShardFile(out, temp, "index")
+    try:
+        file.write(data)
+        file.publish(durable=True)
+    finally:
+        file.abort()
+    return file.record()
 
 
 def _digests(path: str, bare: BareShard, rows: ShardRows) -> tuple[bool, ShardDigests, UInt64Array]:

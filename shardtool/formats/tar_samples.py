@@ -8,6 +8,7 @@ such a reader drops, merges or trips over in silence is a `Finding` here; nothin
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -108,12 +109,13 @@ def normal_name(name: bytes) -> bytes | None:
 def _normal_names(members: TarMembers, findings: list[Finding]) -> list[bytes | None]:
     """Normal form of every name; None for those to leave out, each of which is a finding."""
     names: list[bytes | None] = list(members.names)
-    is_normal = _are_normal(members.names)
-    if not is_normal:
-        names = [normal_name(name) for name in members.names]
     is_directory = members.types == _DIRECTORY
     is_left_out = is_directory | ~np.isin(members.types, (_FILE, _HARD_LINK, _SYMBOLIC_LINK))
-    for row in np.flatnonzero(is_left_out).tolist():
+    left_out = np.flatnonzero(is_left_out).tolist()
+    is_normal = _are_normal(list(compress(members.names, ~is_left_out)) if left_out else members.names)
+    for row in left_out if is_normal else range(len(names)):
+        names[row] = normal_name(members.names[row])
+    for row in left_out:
         is_root = is_directory[row] and not members.names[row].strip(b"./") and b".." not in members.names[row]
         if names[row] is not None or is_root:
             _report(findings, members, "directory" if is_directory[row] else "special", row)
@@ -181,9 +183,10 @@ def _split_names(
     members: TarMembers, names: list[bytes | None], findings: list[Finding]
 ) -> tuple[Int64Array, list[bytes], list[bytes]]:
     """Rows that are parts of samples, with the key and part name of each."""
-    clean = _split_clean(names)
+    present = [name for name in names if name is not None]
+    clean = _split_clean(present)
     if clean is not None:
-        return np.arange(len(names)), *clean
+        return np.array([row for row, name in enumerate(names) if name is not None], np.int64), *clean
     rows: list[int] = []
     keys: list[bytes] = []
     parts: list[bytes] = []
@@ -213,10 +216,10 @@ def _split_names(
     return np.array(rows, np.int64), keys, parts
 
 
-def _split_clean(names: list[bytes | None]) -> tuple[list[bytes], list[bytes]] | None:
+def _split_clean(names: list[bytes]) -> tuple[list[bytes], list[bytes]] | None:
     """Keys and part names when every name splits at its first dot and none is skipped; all in a few calls."""
-    split_at = [name.partition(b".") for name in names if name is not None]
-    if not split_at or len(split_at) < len(names):
+    split_at = [name.partition(b".") for name in names]
+    if not split_at:
         return None
     keys, dots, parts = ([pieces[place] for pieces in split_at] for place in range(3))
     ends = b"\0" + b"\0".join(keys) + b"\0"
