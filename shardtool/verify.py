@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardtool.errors import FormatError, ShardtoolError
+from shardtool.errors import FormatError, ShardtoolError, SourceNotFound
 from shardtool.index_file import open_index
 from shardtool.manifest import (
     LABELS,
@@ -30,7 +30,7 @@ from shardtool.manifest import (
 )
 from shardtool.names import DATA, HIDDEN, INDEX
 from shardtool.plan_file import load_plan
-from shardtool.receipts import digest_of, parts_document, read_receipts
+from shardtool.receipts import digest_of, is_valid, parts_document, read_receipts
 from shardtool.repeats import find_repeats
 from shardtool.sources.junk import junk_reason
 from shardtool.storage.local import is_temp_name
@@ -115,7 +115,12 @@ def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reade
     try:
         manifest = load_manifest(out)
     except FormatError as error:
-        fault = Fault("manifest", f"{MANIFEST}: {error.message}", MANIFEST)
+        fault = _manifest_fault(error.message)
+        return replace(result, faults=(fault,), seconds=time.monotonic() - began)
+    except SourceNotFound:
+        if not _is_all_packed(out):
+            raise
+        fault = _manifest_fault("missing, though every shard is packed")
         return replace(result, faults=(fault,), seconds=time.monotonic() - began)
     faults = _stated_faults(out, manifest)
     faults += [*_label_faults(out, manifest), *_folder_faults(out, manifest)]
@@ -147,6 +152,17 @@ def workers_needed(manifest_bytes: int, num_shards: int, wanted: int, *, is_deep
 
 def _has_plan(out: str) -> bool:
     return os.path.exists(os.path.join(out, HIDDEN, "plan.json"))
+
+
+def _is_all_packed(out: str) -> bool:
+    """Whether receipts prove every shard of the stored plan, so that only the manifest is lost."""
+    stored = load_plan(out)
+    if stored is None:
+        return False
+    receipts = read_receipts(out)
+    return all(
+        shard in receipts and is_valid(out, receipts[shard], stored.plan_id) for shard in range(len(stored.shards))
+    )
 
 
 def _check_shards(job: VerifyJob, pool: WorkerPool, say: Say) -> list[ShardReport]:

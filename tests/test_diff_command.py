@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from helpers import make_tree, pack, run_cli
 
 if TYPE_CHECKING:

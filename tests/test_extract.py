@@ -11,12 +11,12 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import make_tree, pack, run_cli, shard_paths
 
 from shardtool import extract as extract_module
 from shardtool import extract_shard
 from shardtool.errors import DestinationExists
 from shardtool.extract import safe_path
-from helpers import make_tree, pack, run_cli, shard_paths
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from helpers import make_tree, pack, read_members, run_cli, shard_paths
 
 from shardtool import reading
 from shardtool.errors import CorruptShard, FormatError, ShardtoolError, SourceNotFound
 from shardtool.reading import Dataset, Sample
-from helpers import make_tree, pack, read_members, run_cli, shard_paths
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from io import BytesIO
 from typing import TYPE_CHECKING
 
 import pytest
+from helpers import Said, make_tree, pack, read_members, run_cli, shard_paths
 
 from shardtool.manifest import load_manifest
 from shardtool.reading import Dataset
-from helpers import Said, make_tree, pack, read_members, run_cli, shard_paths
 
 if TYPE_CHECKING:
     from pathlib import Path

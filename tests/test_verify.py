@@ -12,6 +12,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from helpers import Said, make_tree, pack, run_cli, shard_paths
 
 from shardtool.index_file import open_index
 from shardtool.manifest import decode_manifest, encode_manifest, load_manifest
@@ -19,7 +20,6 @@ from shardtool.verify import VerifyResult, verify
 from shardtool.verify_bare import check_bare
 from shardtool.verify_shard import VerifyJob, check_shard
 from shardtool.workers import WorkerPool
-from helpers import Said, make_tree, pack, run_cli, shard_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -341,6 +341,17 @@ def test_an_unreadable_manifest_is_damage_and_index_repairs_it(out: Path) -> Non
     assert [problem["kind"] for problem in ran.json["problems"]] == ["manifest"]
     assert run_cli("index", out).code == 0
     assert check(out).is_ok
+
+
+def test_a_lost_manifest_is_damage_and_an_unfinished_data_set_is_not(out: Path) -> None:
+    (out / "manifest.json").unlink()
+    ran = run_cli("verify", out)
+    assert ran.code == 4
+    assert f"shardtool index {out}" in ran.err
+    min((out / "data").iterdir()).unlink()
+    ran = run_cli("verify", out)
+    assert ran.code == 5
+    assert "unfinished" in ran.err
 
 
 def test_a_path_that_leads_out_of_the_folder_is_refused(out: Path) -> None:

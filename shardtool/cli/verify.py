@@ -91,12 +91,12 @@ def _is_dataset(places: tuple[str, ...]) -> bool:
 
 
 def _extent(path: str) -> tuple[int, int]:
-    """(bytes, shards) of a data set, zeros where its manifest is damaged."""
-    from shardtool.errors import FormatError
+    """(bytes, shards) of a data set, zeros where its manifest is damaged or gone."""
+    from shardtool.errors import FormatError, SourceNotFound
     from shardtool.manifest import load_manifest
 
     try:
         manifest = load_manifest(path)
-    except FormatError:
+    except (FormatError, SourceNotFound):
         return 0, 0
     return manifest.num_bytes, len(manifest.shards)
