@@ -70,10 +70,16 @@ def pack_shard(job: PackJob, shard: int) -> Future[Receipt]:
         SourceChanged, SourceError: a file is not as planned, and the policy is `error`.
         NoSpace, DestinationError: the shard cannot be written; nothing of it stays.
     """
-    spec = job.specs[shard]
     tag = f"{job.plan_id[:8]}-{shard}"
-    for path in (spec.path, index_path(shard, len(job.specs))):
-        sweep_temps(os.path.dirname(os.path.join(job.out, path)), tag)
+    _sweep(job, shard, tag)
+    try:
+        return _pack_shard(job, shard, tag)
+    except BaseException:
+        _sweep(job, shard, tag)  # wherever it was interrupted
+        raise
+
+
+def _pack_shard(job: PackJob, shard: int, tag: str) -> Future[Receipt]:
     planned = read_rows(job.out, shard)
     draft, rows, failed = _write_what_can_be_read(job, shard, planned, tag)
     lost = planned.data.null_count - rows.data.null_count  # files; what was generated is no entry
@@ -84,6 +90,11 @@ def pack_shard(job: PackJob, shard: int) -> Future[Receipt]:
         done.set_result(receipt)
         return done
     return _background().submit(_publish, job, draft, receipt, tag)
+
+
+def _sweep(job: PackJob, shard: int, tag: str) -> None:
+    for path in (job.specs[shard].path, index_path(shard, len(job.specs))):
+        sweep_temps(os.path.dirname(os.path.join(job.out, path)), tag)
 
 
 @dataclass

@@ -18,6 +18,8 @@ import sys
 import threading
 import traceback
 from concurrent.futures import Future
+from concurrent.futures import _base as futures_base
+from concurrent.futures import thread as futures_thread
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.machinery import ModuleSpec
@@ -31,10 +33,14 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import BaseContext
     from multiprocessing.process import BaseProcess
+    from types import FrameType
 
 PRELOAD = ("numpy", "pyarrow", "xxhash", "shardtool.errors")
 
 _ID_BYTES = 8
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_SOON_S = 0.005
+_LOCKING = frozenset(str(module.__file__) for module in (threading, futures_base, futures_thread))
 _START_LOCK = threading.Lock()
 
 
@@ -65,7 +71,7 @@ def start_server(preload: Sequence[str]) -> BaseContext:
     try:
         with _START_LOCK, _hidden_main(), _child_environment():
             resource_tracker.ensure_running()  # first: it unblocks SIGINT here
-            with _sigint_blocked():
+            with _signals_blocked():
                 forkserver.ensure_running()
     except OSError:  # no place for its socket, such as a TMPDIR of more than 100 characters
         return multiprocessing.get_context("spawn")
@@ -82,7 +88,7 @@ def start_process(context: BaseContext) -> tuple[BaseProcess, Connection]:
     process: BaseProcess = context.Process(target=_main, args=(theirs,), daemon=True)  # type: ignore[attr-defined]
     try:
         is_spawned = context.get_start_method() == "spawn"
-        with _START_LOCK, _hidden_main(), _child_environment(), _sigint_blocked() if is_spawned else nullcontext():
+        with _START_LOCK, _hidden_main(), _child_environment(), _signals_blocked() if is_spawned else nullcontext():
             process.start()
     except (EOFError, OSError) as error:
         raise WorkerLost(f"no worker process could be started: {error!r}", hint="try --workers 0") from error
@@ -123,9 +129,12 @@ def _child_environment() -> Iterator[None]:
 
 
 @contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """Children inherit the mask, so that no Ctrl-C reaches them before they can ignore it; ours is delivered after."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+def _signals_blocked() -> Iterator[None]:
+    """Children inherit the mask, so that no signal to the process group ends them before they can answer it.
+
+    The fork server keeps it: were it to die of a SIGTERM, its workers would count as dead before they cleaned up.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         yield
     finally:
@@ -135,7 +144,9 @@ def _sigint_blocked() -> Iterator[None]:
 def _main(connection: Connection) -> None:
     gc.freeze()  # what the fork server imported is never garbage; its pages stay shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, _leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, inbox), daemon=True).start()
     reply = _Reply(connection)
@@ -146,6 +157,17 @@ def _main(connection: Connection) -> None:
             call = _bind(message[_ID_BYTES:])
         else:
             _perform(call, task_id, message[_ID_BYTES:], reply)
+
+
+def _leave(_number: int, frame: FrameType | None) -> None:
+    """SystemExit in the task, once; a moment later where it could leave a lock of the library taken for ever."""
+    while frame is not None:
+        if frame.f_code.co_filename in _LOCKING:
+            signal.setitimer(signal.ITIMER_REAL, _SOON_S)
+            return
+        frame = frame.f_back
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _listen(connection: Connection, inbox: queue.SimpleQueue[bytes]) -> None:
