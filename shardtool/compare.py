@@ -14,9 +14,11 @@ from shardtool.errors import PlanMismatch, SourceError
 from shardtool.formats.tar import member_names
 from shardtool.index_file import open_index
 from shardtool.names import index_path
+from shardtool.plan import DEFAULT_SHARD_BYTES
 from shardtool.plan_file import plan_identity, read_rows
 from shardtool.plan_rows import shard_rows
 from shardtool.scan import absolute_root
+from shardtool.units import show_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +72,9 @@ def check_same_options(out: str, stored: StoredPlan, options: PlanOptions, sourc
     """
     new, old = options.document(), stored.options.document()
     differences = [
-        f"{name.replace('_', '-')} {_show(old[name])}, now {_show(new[name])}" for name in new if new[name] != old[name]
+        f"{name.replace('_', '-')} {_show(name, old[name])}, now {_show(name, new[name])}"
+        for name in new
+        if new[name] != old[name]
     ]
     roots = [absolute_root(source) for source in sources]
     if list(map(os.path.realpath, roots)) != list(map(os.path.realpath, stored.roots)):
@@ -83,10 +87,12 @@ def check_same_options(out: str, stored: StoredPlan, options: PlanOptions, sourc
         )
 
 
-def _show(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value)) or "none"
-    return str(value) if value not in ("", None) else "none"
+def _show(name: str, value: Any) -> str:
+    if name == "shard_size":
+        return show_size(value or DEFAULT_SHARD_BYTES)
+    if value in ("", []) or (value == 0 and name in ("shards", "samples_per_shard")):
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def source_differs(out: str, changes: Changes) -> PlanMismatch:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from shardtool.formats import WrittenParts
     from shardtool.model import BinaryArray, FileRecord, Int32Array, Int64Array, ShardRows, UInt64Array
 
-SCHEMA = "shardtool/index/1"
+SCHEMA = "shardtool/index-file/1"
 _META = b"shardtool"
 _PART = pa.struct(
     [

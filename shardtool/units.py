@@ -45,6 +45,14 @@ def format_bytes(value: float) -> str:
     return f"{size:.{digits}f} {_BINARY[unit]}"
 
 
+def show_size(value: int) -> str:
+    """`value` bytes exactly, as `parse_size` takes them: `256MiB`, `10GB`, `65537`."""
+    for unit in ("EiB", "PiB", "TiB", "GiB", "GB", "MiB", "MB", "KiB", "KB"):
+        if value % _FACTORS[unit.lower()] == 0 and value:
+            return f"{value // _FACTORS[unit.lower()]}{unit}"
+    return str(value)
+
+
 def format_range(low: float, high: float) -> str:
     """`low .. high` in bytes with one unit where both share it: `243.0 .. 243.4 MiB`."""
     unit = 0

@@ -56,7 +56,7 @@ def test_it_names_the_step_rank_worker_and_slot_that_read_the_sample(out: Path, 
         assert document["readings"][0]["is_valid"]
         for reading in document["readings"]:
             rows = read_by(out, reading["rank"], epoch, world_size=4, batch_size=12, policy=policy)
-            wanted = (document["shard"], document["row"], reading["step"], reading["is_valid"])
+            wanted = (document["shard"], document["sample"], reading["step"], reading["is_valid"])
             assert wanted in rows
             assert reading["worker"] == reading["step"] % 3
             # A rank's part of a step may begin in the epoch before; only then the slot is not the place in these rows.

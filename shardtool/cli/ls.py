@@ -138,7 +138,7 @@ def _sample_lines(dataset: Dataset, shard: int, *, keys_only: bool) -> Iterator[
     from shardtool.report.text import escape_key, printable
 
     for key, _, parts in _each_sample(dataset, shard):
-        shown = "" if keys_only else "".join(f"   {printable(name)} {size:,}" for name, size in parts)
+        shown = "" if keys_only else "".join(f"   {printable(name)} {size:,} B" for name, size in parts)
         yield escape_key(key) + shown
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,10 @@ from shardtool.errors import Incomplete, UsageProblem
 from shardtool.units import plural
 
 DECIDED = ("Source", "Grouping", "Shards", "Order")  # sections of options that a stored plan has settled
+
+
+if TYPE_CHECKING:
+    from shardtool.build import PackResult
 
 
 @click.command(
@@ -67,7 +71,7 @@ def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -
     if failed:
         raise Incomplete(
             f"{plural(failed, 'file')} not packed: failed, or skipped by a policy",
-            hint=f"listed in {os.path.join(out, '.shardtool', 'failed.jsonl')}; the same command tries again",
+            hint=f"listed in {os.path.join(out, '.shardtool', 'failed.jsonl')}; {_again(result)}",
             where={"path": out},
         )
 
@@ -92,3 +96,10 @@ def _check_needs_no_source(out: str) -> None:
             hint=f"leave it out, or name the source: shardtool pack SRC {out} {typed[0]} ...",
             where={"option": typed[0]},
         )
+
+
+def _again(result: PackResult) -> str:
+    """What a rerun does about what failed: shards are tried again, the plan is not made again."""
+    if result.failed:
+        return "the same command tries again"
+    return "mend the source, then --overwrite packs it anew"

@@ -62,7 +62,7 @@ def order_fields(found: Assignment) -> list[str]:
 
 def render_reading(document: dict[str, Any], key: bytes, order: Sequence[str], *, ascii_only: bool = False) -> str:
     """What `where` found, from its JSON document."""
-    sample = [printable(document["path"]), f"shard {document['shard']}", f"row {document['row']:,}"]
+    sample = [printable(document["path"]), f"shard {document['shard']}", f"#{document['sample']:,}"]
     if document["offset"] is not None:
         sample.append(f"{format_bytes(document['bytes'])} at byte {document['offset']:,}")
     lines = _line("sample", [escape_key(key), document["split"], *sample]) + _line("order", order)
