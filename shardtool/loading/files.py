@@ -83,7 +83,8 @@ class ShardFiles:
         """
         wanted = [shard for shard in shards if shard not in self._maps]
         total = sum(self._dataset.manifest.shards[shard].files[0].num_bytes for shard in wanted)
-        _check_fits(total, available_memory() if available_bytes is None else available_bytes)
+        if warm:
+            _check_fits(total, available_memory() if available_bytes is None else available_bytes)
         for shard in wanted:
             self._map(shard)
         for shard in wanted if warm else ():

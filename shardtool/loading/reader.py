@@ -2,8 +2,8 @@
 
 Sample numbers count the samples of the split in the order of the manifest. A batch is sorted by shard and row,
 neighbours are read together, and each sample becomes a dictionary {"__key__": key, part: bytes, or what its decoder
-made of them}. A reader may be pickled or forked; each process opens its own files. Memory: mapped indexes, tables of at most 8 M parts
-(100 MB), and the batches under way.
+made of them}. A reader may be pickled, forked, or shared by threads; each process opens its own files. Memory: mapped
+indexes, tables of at most 8 M parts (100 MB), and the batches under way.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from shardtool.index_file import ShardIndex
     from shardtool.model import Int64Array
 
 __all__ = ["KEY", "Fetch", "SampleReader", "threads_of"]
@@ -132,6 +134,7 @@ class SampleReader:
         self.shards = split_shards(manifest, split)
         self._edges = np.concatenate([[0], np.cumsum(self.shards.counts)]).astype(np.int64)
         self._pool: ThreadPoolExecutor | None = None
+        self._lock = Lock()
         self._open()
 
     def __len__(self) -> int:
@@ -139,7 +142,12 @@ class SampleReader:
 
     def __getstate__(self) -> dict[str, Any]:
         """What opens the data set again in another process."""
-        return {**self.__dict__, "_pid": 0, "_dataset": None, "_files": None, "_tables": None, "_pool": None}
+        hidden = ("_dataset", "_files", "_tables", "_pool", "_lock")
+        return {**self.__dict__, "_pid": 0, **dict.fromkeys(hidden)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = Lock()
 
     def read(self, numbers: Sequence[int] | Int64Array, is_valid: NDArray[np.bool_] | None = None) -> list[Any]:
         """Samples by number, in the order given.
@@ -155,11 +163,12 @@ class SampleReader:
     ) -> Fetch:
         """Begin to read a batch in the background, with `ahead` even where `io` is `pread`."""
         self._reopen()
-        runs, found = self._plan(np.asarray(numbers, np.int64))
-        fetch = Fetch(self, runs, found, is_valid)
-        if runs and (self._threads > 1 or ahead):
-            if self._pool is None:
+        with self._lock:
+            runs, found = self._plan(np.asarray(numbers, np.int64))
+            if self._pool is None and (self._threads > 1 or ahead):
                 self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="shardtool-read")
+        fetch = Fetch(self, runs, found, is_valid)
+        if runs and self._pool is not None:
             fetch.begin(self._pool, min(self._threads, len(runs)))
         return fetch
 
@@ -174,7 +183,7 @@ class SampleReader:
         out = np.empty_like(rows)
         for shard in np.unique(shards).tolist():
             chosen = shards == shard
-            out[chosen] = self._dataset.index(int(self.shards.places[shard])).num_bytes[rows[chosen]]
+            out[chosen] = self._index(int(self.shards.places[shard])).num_bytes[rows[chosen]]
         return out
 
     def hint(self, shards: Int64Array, rows: Int64Array, counts: Int64Array) -> None:
@@ -182,7 +191,7 @@ class SampleReader:
         self._reopen()
         for shard, row, count in zip(shards.tolist(), rows.tolist(), counts.tolist(), strict=True):
             place = int(self.shards.places[shard])
-            index = self._dataset.index(place)
+            index = self._index(place)
             begin, last = int(index.offset[row]), row + count - 1
             self._files.will_need(place, begin, int(index.offset[last] + index.num_bytes[last]) - begin)
 
@@ -279,13 +288,18 @@ class SampleReader:
             self._tables.move_to_end(place)
         return table
 
+    def _index(self, place: int) -> ShardIndex:
+        with self._lock:
+            return self._dataset.index(place)
+
     def _reopen(self) -> None:
         if self._pid != os.getpid():  # a loader worker, forked or spawned
-            self._open()
-            reuse_freed_memory()
+            with self._lock:
+                if self._pid != os.getpid():
+                    self._open()
+                    reuse_freed_memory()
 
     def _open(self) -> None:
-        self._pid = os.getpid()
         self._dataset = Dataset.open(self._path)
         self._files = ShardFiles(self._dataset)
         self._tables: OrderedDict[int, ShardTable] = OrderedDict()
@@ -294,6 +308,7 @@ class SampleReader:
         self._decoders: dict[str, Callable[[bytes], Any] | None] = {}
         if self._preloaded.size:
             self._files.preload(self._preloaded.tolist(), warm=False)
+        self._pid = os.getpid()  # last: it says that all the rest is there
 
 
 def threads_of(io: str) -> int:

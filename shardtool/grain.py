@@ -1,0 +1,179 @@
+"""Packed data sets in Grain: a source of samples by number, and their reading order as a sampler or a MapDataset.
+
+    source = ShardSource("out", decode=True)
+    loader = grain.DataLoader(data_source=source, sampler=ShardSampler(source, seed=7),
+                              shard_options=grain.sharding.ShardOptions(rank, world_size))
+    dataset = ordered(source, seed=7).repeat()[rank::world_size].batch(16)
+
+Grain's index is the position in the global stream, so what it saves is one integer that any world size can go on from.
+Positions are dealt to ranks by number, position % world_size. Needs `pip install 'shardtool[grain]'`.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+try:
+    import grain
+except ImportError as error:
+    raise ImportError("shardtool.grain needs grain: pip install 'shardtool[grain]'") from error
+
+import numpy as np
+
+from shardtool.assignment import choose_order
+from shardtool.errors import UsageProblem
+from shardtool.loading.reader import SampleReader
+from shardtool.order import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from shardtool.model import Int64Array
+    from shardtool.order_params import Mode, OrderParams
+
+__all__ = ["OrderedMapDataset", "ShardSampler", "ShardSource", "ordered"]
+
+BLOCK = 1 << 12  # positions located at a time
+
+
+class ShardSource:
+    """Random access to the samples of one split; batches are read with few preads.
+
+    Args:
+        path: folder of the data set.
+        split: its name; "" takes the only one, or `train`.
+        parts: part names to read; None reads all.
+        decode: True decodes json, txt, cls and npy; or a list of those kinds.
+        transform: called with each sample; what it returns is the sample.
+        io: `pread`, or `threads:N` for N reads at a time.
+        check: compare every part with its digest.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        split: str = "",
+        parts: Iterable[str] | None = None,
+        decode: bool | Iterable[str] = False,
+        transform: Callable[[dict[str, Any]], Any] | None = None,
+        io: str = "pread",
+        check: bool = False,
+    ) -> None:
+        self.reader = SampleReader(
+            path, split=split, parts=parts, decode=decode, transform=transform, io=io, check=check
+        )
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, number: SupportsIndex) -> Any:
+        return self.reader.read([number.__index__()])[0]
+
+    def _getitems(self, numbers: Sequence[int]) -> list[Any]:
+        """What Grain calls for a batch."""
+        return self.reader.read(numbers)
+
+    def __repr__(self) -> str:  # Grain compares it when a checkpoint is restored
+        return f"ShardSource(dataset_id={self.reader.dataset_id!r}, split={self.reader.shards.name!r})"
+
+
+class _Numbers:
+    """Sample numbers by position of the stream, a block at a time."""
+
+    def __init__(self, source: ShardSource, order: Order) -> None:
+        self._source, self._order = source, order
+        self._known = -1, np.empty(0, np.int64)
+
+    def at(self, position: int) -> int:
+        wanted, place = divmod(position, BLOCK)
+        block, numbers = self._known  # one assignment, one look: Grain reads in threads
+        if block != wanted:
+            numbers = self.of(np.arange(wanted * BLOCK, (wanted + 1) * BLOCK, dtype=np.int64))
+            self._known = wanted, numbers
+        return int(numbers[place])
+
+    def of(self, positions: Int64Array) -> Int64Array:
+        return self._source.reader.numbers(*self._order.locate(positions))
+
+
+class ShardSampler:
+    """The reading order for `grain.DataLoader(sampler=)`: index -> record at that position of the global stream.
+
+    Args:
+        source: the samples.
+        mode: order: `plw`, `shard`, `none` or `full`.
+        seed: 0 .. 2^64 - 1; also of the random generator that each record carries.
+        elastic: every world size that the run may ever have, the most likely first.
+        params: the order in full, in the place of mode, seed and elastic.
+        num_epochs: epochs, after which the stream ends; None never ends it.
+
+    Raises:
+        UsageProblem: a value out of range.
+    """
+
+    def __init__(
+        self,
+        source: ShardSource,
+        *,
+        mode: Mode = "plw",
+        seed: int = 0,
+        elastic: Sequence[int] = (1,),
+        params: OrderParams | None = None,
+        num_epochs: int | None = None,
+    ) -> None:
+        if num_epochs is not None and num_epochs < 1:
+            raise UsageProblem(f"num_epochs is {num_epochs}", hint="take 1 or more, or None for a stream without end")
+        self.order = _order_of(source, mode, seed, elastic, params)
+        self._numbers, self._num_epochs = _Numbers(source, self.order), num_epochs
+        self._source = source
+
+    def __len__(self) -> int:
+        return sys.maxsize if self._num_epochs is None else self._num_epochs * self.order.num_samples
+
+    def __getitem__(self, index: int) -> grain.RecordMetadata:
+        if not 0 <= index < len(self):
+            raise IndexError(f"there is no position {index} among {len(self)}")
+        rng = np.random.Generator(np.random.Philox(key=[self.order.params.seed, index]))
+        return grain.RecordMetadata(index=index, record_key=self._numbers.at(index), rng=rng)
+
+    def __repr__(self) -> str:  # Grain compares it when a checkpoint is restored
+        return f"ShardSampler({self._source!r}, {self.order.params!r}, num_epochs={self._num_epochs})"
+
+
+class OrderedMapDataset(grain.MapDataset[Any]):
+    """Samples by position; an index beyond the length is the next epoch, in its own order. `ordered` makes one."""
+
+    def __init__(self, source: ShardSource, order: Order) -> None:
+        super().__init__(grain.MapDataset.source(source))
+        self.order, self._numbers = order, _Numbers(source, order)
+
+    def __len__(self) -> int:
+        return self.order.num_samples
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.slice(index)
+        return self._parent[self._numbers.at(index)]
+
+    def _getitems(self, indices: Sequence[int]) -> Any:
+        """What Grain calls for a batch."""
+        return self._parent._getitems(self._numbers.of(np.asarray(indices, np.int64)).tolist())
+
+
+def ordered(
+    source: ShardSource,
+    *,
+    mode: Mode = "plw",
+    seed: int = 0,
+    elastic: Sequence[int] = (1,),
+    params: OrderParams | None = None,
+) -> OrderedMapDataset:
+    """A `grain.MapDataset` in reading order; arguments as for `ShardSampler`. `.repeat()` goes on with other epochs."""
+    return OrderedMapDataset(source, _order_of(source, mode, seed, elastic, params))
+
+
+def _order_of(source: ShardSource, mode: Mode, seed: int, elastic: Sequence[int], params: OrderParams | None) -> Order:
+    shards = source.reader.shards
+    return Order(shards.counts, params or choose_order(shards, tuple(elastic), mode=mode, seed=seed))

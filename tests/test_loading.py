@@ -1,0 +1,364 @@
+"""What the training adapters share: samples read in batches, positions, read-ahead, page cache, telemetry."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import pickle
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from helpers import make_tree, pack
+
+from shardtool.assignment import SplitShards
+from shardtool.errors import CorruptShard, FormatError, PlanMismatch, UnknownFormat, UsageProblem
+from shardtool.loading.ahead import PiecesAhead
+from shardtool.loading.cursor import Cursor, start_cursor
+from shardtool.loading.decode import decoder_for, decoders_named
+from shardtool.loading.files import available_memory
+from shardtool.loading.reader import SampleReader, threads_of
+from shardtool.loading.telemetry import Telemetry
+from shardtool.order import Order
+from shardtool.order_params import OrderParams
+from shardtool.reading import Dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shardtool.model import Int64Array
+
+NUM_SAMPLES = 90
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """90 samples with parts from 0 bytes to 100 KB, 16 a shard."""
+    folder = tmp_path_factory.mktemp("loading")
+    files: dict[str, bytes] = {}
+    for number in range(NUM_SAMPLES):
+        files[f"d{number % 3}/s{number:04d}.txt"] = str(number).encode()
+        if number % 2:
+            files[f"d{number % 3}/s{number:04d}.bin"] = random.Random(number).randbytes(number * number * 12)
+        if number % 5 == 0:
+            files[f"d{number % 3}/s{number:04d}.json"] = json.dumps({"number": number}).encode()
+    pack(make_tree(folder / "tree", files), folder / "out", samples_per_shard=16)
+    return str(folder / "out")
+
+
+def contents(packed: str) -> list[dict[str, Any]]:
+    with Dataset.open(packed) as dataset:
+        return [
+            {"__key__": sample.key.decode(), **sample.parts}
+            for shard in range(dataset.num_shards)
+            for sample in dataset.samples(shard)
+        ]
+
+
+def table(counts: list[int]) -> SplitShards:
+    array = np.array(counts, np.int64)
+    return SplitShards("train", np.arange(len(counts), dtype=np.int64), array, array * 1000)
+
+
+@pytest.mark.parametrize("io", ["pread", "threads:4"])
+def test_a_batch_is_the_samples_asked_for_in_that_order(packed: str, io: str) -> None:
+    wanted = contents(packed)
+    numbers = random.Random(1).choices(range(NUM_SAMPLES), k=200)
+    found = SampleReader(packed, io=io).read(numbers)
+    assert found == [wanted[number] for number in numbers]
+    assert [list(sample) for sample in found] == [list(wanted[number]) for number in numbers], "order of the parts"
+
+
+def test_samples_that_lie_side_by_side_are_one_read(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = SampleReader(packed, parts=["txt"])
+    calls = []
+    read = reader._files.read
+
+    def counted(shard: int, offset: int, size: int) -> bytes:
+        calls.append(offset)
+        return read(shard, offset, size)
+
+    monkeypatch.setattr(reader._files, "read", counted)
+    small = [number for number, sample in enumerate(contents(packed)[:16]) if len(sample.get("bin", b"")) < 4096]
+    reader.read(small)
+    assert len(calls) < len(small)
+
+
+def test_only_the_parts_asked_for_are_there(packed: str) -> None:
+    found = SampleReader(packed, parts=["json"]).read(range(NUM_SAMPLES))
+    assert {name for sample in found for name in sample} == {"__key__", "json"}
+    assert sum("json" in sample for sample in found) == NUM_SAMPLES // 5
+
+
+def test_no_batch_is_read_past_the_end(packed: str) -> None:
+    reader = SampleReader(packed)
+    assert reader.read([]) == []
+    for number in (-1, NUM_SAMPLES):
+        with pytest.raises(IndexError, match=str(number)):
+            reader.read([0, number])
+
+
+def test_decoders_make_values_of_four_kinds(packed: str) -> None:
+    found = SampleReader(packed, decode=True).read(range(NUM_SAMPLES))
+    assert all(sample["json"] == {"number": int(sample["txt"])} for sample in found if "json" in sample)
+    assert decoder_for("seg.cls", decoders_named(["cls"]))(b"12") == 12  # type: ignore[misc]
+    assert decoder_for("png", decoders_named(True)) is None
+    with pytest.raises(FormatError, match="'json' is no json"):
+        decoder_for("json", ("json",))(b"{")  # type: ignore[misc]
+    with pytest.raises(UsageProblem, match="jpg"):
+        decoders_named(["jpg"])
+
+
+def test_an_array_with_a_pickle_in_it_is_refused() -> None:
+    import io
+
+    data = io.BytesIO()
+    np.save(data, np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(FormatError, match="npy"):
+        decoder_for("npy", ("npy",))(data.getvalue())  # type: ignore[misc]
+
+
+def test_transform_and_marks_reach_each_sample(packed: str) -> None:
+    reader = SampleReader(packed, valid="is_new", transform=lambda sample: (sample["txt"], sample["is_new"]))
+    wanted = contents(packed)
+    assert reader.read([3, 4]) == [(wanted[3]["txt"], True), (wanted[4]["txt"], True)]
+    assert reader.read([3, 4], np.array([True, False]))[1] == (wanted[4]["txt"], False)
+
+
+def test_altered_bytes_are_found_where_asked(packed: str, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(packed, tmp_path / "copy")
+    dataset = Dataset.open(str(copy))
+    offset = int(dataset.index(0).part_offset[0])
+    with open(dataset.shard_path(0), "r+b") as file:
+        file.seek(offset)
+        file.write(b"#")
+    with pytest.raises(CorruptShard, match="digest"):
+        SampleReader(str(copy), check=True).read(range(16))
+    os.truncate(dataset.shard_path(1), 700)
+    with pytest.raises(CorruptShard, match="ends at byte"):
+        SampleReader(str(copy)).read(range(16, 32))
+    os.unlink(dataset.shard_path(2))
+    with pytest.raises(CorruptShard, match="cannot be opened"):
+        SampleReader(str(copy)).read([32])
+
+
+def test_a_reader_travels_to_another_process(packed: str) -> None:
+    reader = SampleReader(packed, io="threads:2")
+    reader.read([1])
+    copy = pickle.loads(pickle.dumps(reader))
+    assert copy.read([5, 6]) == reader.read([5, 6])
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if reader.read([7]) == [contents(packed)[7]] else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_threads_share_a_reader(packed: str) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    reader, wanted = SampleReader(packed), contents(packed)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: reader.read([number])[0], list(range(NUM_SAMPLES)) * 3))
+    assert found == wanted * 3
+
+
+@pytest.mark.parametrize("io", ["mmap", "threads:0", "threads:x", "threads"])
+def test_io_is_pread_or_threads(io: str) -> None:
+    with pytest.raises(UsageProblem, match="io is"):
+        threads_of(io)
+
+
+def test_formats_without_byte_ranges_are_refused(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtool.loading.reader.RANGED_FORMATS", ("bin",))
+    with pytest.raises(UnknownFormat, match="tar"):
+        SampleReader(packed)
+
+
+def test_preloaded_shards_are_resident_and_read_without_a_call(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, wanted = SampleReader(packed), contents(packed)
+    size = reader.preload()
+    assert size == sum(os.path.getsize(reader._dataset.shard_path(shard)) for shard in range(6))
+    assert all(residency(mapped) == 1.0 for mapped in reader._files._maps.values())
+    with monkeypatch.context() as context:
+        context.setattr(os, "pread", lambda *_: pytest.fail("pread was called"))
+        assert reader.read(range(NUM_SAMPLES)) == wanted
+    assert reader.preload() == 0, "a second call has nothing to do"
+    assert pickle.loads(pickle.dumps(reader)).read([3]) == [wanted[3]]
+
+
+def residency(mapped: mmap.mmap) -> float:
+    """Share of the pages of a map that are in memory."""
+    import ctypes
+
+    pages = -(-len(mapped) // mmap.PAGESIZE)
+    flags = (ctypes.c_ubyte * pages)()
+    address = np.frombuffer(mapped, np.uint8).ctypes.data
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(len(mapped)), flags) == 0
+    return float(np.mean(np.frombuffer(bytes(flags), np.uint8) & 1))
+
+
+def test_preload_refuses_what_does_not_fit(packed: str) -> None:
+    reader = SampleReader(packed)
+    with pytest.raises(UsageProblem, match="do not fit into 100 KiB") as caught:
+        reader.preload(available_bytes=100 << 10)
+    assert "node's share" in caught.value.hint
+    assert reader.preload(np.array([0], np.int64)) < 1 << 20
+    assert available_memory() > 1 << 20
+
+
+def test_pieces_are_told_once_and_cover_what_is_read() -> None:
+    shards = table([100, 40, 0, 260, 112])
+    params = OrderParams("plw", 3, 4, (2, 2), 1, 8, 2)
+    cursor = start_cursor(shards, "f", global_batch=16, world_size=2, rank=1, params=params)
+    ahead = PiecesAhead(cursor.order, 1000, 2)
+    assert ahead.num_windows == 2
+    told: set[tuple[int, int]] = set()
+    turn = cursor.turn()
+    most = 0
+    for step, batch in enumerate(turn.batches(range(turn.num_steps))):
+        for shard, row, count in zip(*(column.tolist() for column in ahead.next_pieces(batch.positions)), strict=True):
+            rows = {(shard, number) for number in range(row, row + count)}
+            assert not rows & told, "told twice"
+            told |= rows
+        assert set(zip(batch.shards.tolist(), batch.rows.tolist(), strict=True)) <= told
+        most = max(most, len(told) - (step + 1) * 8)
+    assert most <= 2 * 2 * 16, "no more than two windows of each of its two lanes are told ahead"
+
+
+@pytest.mark.parametrize(("limit", "windows"), [(1 << 30, 2), (40_000, 1), (10_000, 0)])
+def test_pieces_ahead_keep_within_their_limit(limit: int, windows: int) -> None:
+    order = Order(np.array([512], np.int64), OrderParams("plw", 3, 4, (2, 2), 1, 8, 2))
+    assert PiecesAhead(order, 1000, 2, limit_bytes=limit).num_windows == windows
+
+
+@pytest.mark.parametrize("mode", ["none", "full"])
+def test_orders_without_pieces_tell_nothing(mode: Any) -> None:
+    order = Order(np.array([64], np.int64), OrderParams(mode, piece=1, window=1))
+    assert PiecesAhead(order, 1000, 1).next_pieces(np.arange(8))[0].size == 0
+
+
+def read_epoch(cursor: Cursor) -> Iterator[Int64Array]:
+    turn = cursor.turn()
+    for batch in turn.batches(range(turn.num_steps)):
+        cursor.advance()
+        yield batch.shards * 10_000 + batch.rows
+
+
+def global_stream(params: OrderParams, shards: SplitShards, first: int, stop: int) -> set[int]:
+    located = Order(shards.counts, params).locate(np.arange(first, stop, dtype=np.int64))
+    return set((located[0] * 10_000 + located[1]).tolist())
+
+
+@pytest.mark.parametrize("policy", ["carry", "drop", "pad", "uneven"])
+def test_resume_at_every_position_with_another_world_and_batch(policy: Any) -> None:
+    shards = table([7, 0, 12, 4])
+    params = OrderParams("plw", 5, 4, (2, 2), 1, 2, 2)
+    for position in range(2 * 23):
+        for world_size, global_batch in ((1, 5), (2, 4), (3, 6)):
+            cursors = [
+                start_cursor(
+                    shards,
+                    "f",
+                    global_batch=global_batch,
+                    rank=rank,
+                    world_size=world_size,
+                    params=params,
+                    policy=policy,
+                )
+                for rank in range(world_size)
+            ]
+            for cursor in cursors:
+                cursor.load_state_dict({**cursor.state_dict(), "position": position})
+            end = (position // 23 + 1) * 23
+            found = [number for cursor in cursors for part in read_epoch(cursor) for number in part.tolist()]
+            assert len({cursor.position for cursor in cursors}) == 1
+            assert json.dumps(cursors[0].state_dict()) == json.dumps(cursors[-1].state_dict())
+            if policy == "carry":
+                assert len(found) == cursors[0].position - position >= end - position
+                assert global_stream(params, shards, position, end) <= set(found)
+            elif policy != "drop":
+                assert cursors[0].position == end
+                assert set(found) >= global_stream(params, shards, position, end)
+
+
+def test_an_interrupted_run_reads_the_batches_of_an_uninterrupted_one() -> None:
+    shards = table([50, 31, 20])
+
+    def fresh() -> Cursor:
+        return start_cursor(shards, "f", global_batch=8, rank=1, world_size=2, seed=3)
+
+    whole = fresh()
+    wanted = [part.tolist() for _ in range(3) for part in read_epoch(whole)]
+    for stop in range(len(wanted)):
+        first = fresh()
+        found: list[list[int]] = []
+        while len(found) < stop:
+            for part in read_epoch(first):
+                found.append(part.tolist())
+                if len(found) == stop:
+                    break
+        second = fresh()
+        second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        while len(found) < len(wanted):
+            found += [part.tolist() for part in read_epoch(second)]
+        assert found[: len(wanted)] == wanted
+
+
+def test_states_say_when_they_do_not_fit() -> None:
+    shards = table([50, 31, 20])
+    cursor = start_cursor(shards, "f", global_batch=8, params=OrderParams(seed=1))
+    with pytest.raises(PlanMismatch, match="data set g"):
+        cursor.load_state_dict({**cursor.state_dict(), "fingerprint": "g"})
+    other = start_cursor(shards, "f", global_batch=8, params=OrderParams(seed=2))
+    with pytest.warns(UserWarning, match="seed=1"):
+        other.load_state_dict(cursor.state_dict())
+    assert other.order.params.seed == 1
+    with pytest.raises(UsageProblem, match="rank 2"):
+        start_cursor(shards, "f", global_batch=8, rank=2, world_size=2)
+
+
+def test_a_drop_that_leaves_nothing_goes_on_with_the_next_epoch() -> None:
+    cursor = start_cursor(table([10]), "f", global_batch=4, policy="drop", position=8)
+    assert cursor.turn().start == 10
+
+
+def test_telemetry_writes_waits_and_rates(tmp_path: Path) -> None:
+    now = [0.0]
+    telemetry = Telemetry(str(tmp_path / "loader"), 3, every_s=10, clock=lambda: now[0])
+    for number in range(10):
+        telemetry.waited(0.01 * (number + 1))
+        telemetry.add(samples=4, num_bytes=400, tokens=100)
+        now[0] += 1.0
+        telemetry.tick(position=number * 4, epoch=0)
+    telemetry.waited(0.5)
+    now[0] += 2.0
+    telemetry.flush(position=44, epoch=1)
+    telemetry.flush(position=44, epoch=1)
+    first, last = (json.loads(line) for line in (tmp_path / "loader" / "rank-00003.jsonl").read_text().splitlines())
+    assert first["schema"] == "shardtool/telemetry/1"
+    assert (first["rank"], first["batches"], first["samples"], first["bytes"], first["tokens"]) == (
+        3,
+        10,
+        40,
+        4000,
+        1000,
+    )
+    assert first["samples_per_s"] == 4.0
+    assert first["wait_s"]["p50"] == pytest.approx(0.055)
+    assert first["wait_s"]["max"] == pytest.approx(0.1)
+    assert (last["batches"], last["position"], last["epoch"], last["wait_s"]["p99"]) == (1, 44, 1, 0.5)
+
+
+def test_sizes_are_those_of_the_index(packed: str) -> None:
+    reader = SampleReader(packed)
+    numbers = np.array([40, 3, 3, 89], np.int64)
+    sizes = reader.sizes(numbers).tolist()
+    with Dataset.open(packed) as dataset:
+        whole = np.concatenate([dataset.index(shard).num_bytes for shard in range(dataset.num_shards)])
+    assert sizes == whole[numbers].tolist()
