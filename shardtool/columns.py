@@ -48,6 +48,13 @@ def null_where_equal(array: BinaryArray, other: BinaryArray) -> BinaryArray:
     return array.take(pa.array(np.arange(len(array)), mask=is_equal))
 
 
+def where(flags: BinaryArray, value: bytes, other: BinaryArray) -> BinaryArray:
+    """`value` where `flags` is not null, else `other`."""
+    if flags.null_count == len(flags):
+        return other
+    return pc.if_else(flags.is_valid(), pa.scalar(value, pa.binary()), other)
+
+
 def canonical(array: BinaryArray) -> Iterator[bytes | memoryview]:
     """The content of a binary array as bytes that depend on nothing else: lengths (-1 for null) as int64, then data."""
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

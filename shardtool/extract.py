@@ -22,6 +22,7 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import BadKey, DestinationExists, DuplicateKey, SourceNotFound, UsageProblem
+from shardtool.index_file import NO_FILE
 from shardtool.reading import Dataset
 from shardtool.repeats import find_repeats
 from shardtool.storage.local import write_errors
@@ -76,7 +77,6 @@ class ExtractJob:
     target: str
     selection: Selection
     overwrite: bool
-    generated: frozenset[bytes]  # parts that are left out
 
 
 @dataclass
@@ -135,8 +135,7 @@ def extract(
     began = time.monotonic()
     _check_apart(path, target)
     with Dataset.open(path) as dataset:
-        generated = frozenset() if selection.all_parts else _generated_parts(dataset)
-        job = ExtractJob(os.path.abspath(dataset.path), os.path.abspath(target), selection, overwrite, generated)
+        job = ExtractJob(os.path.abspath(dataset.path), os.path.abspath(target), selection, overwrite)
         shards = _shards(dataset, selection)
         with write_errors(target):
             os.makedirs(target, exist_ok=True)
@@ -154,17 +153,6 @@ def _check_apart(path: str, target: str) -> None:
     source, below = os.path.realpath(path), os.path.realpath(target)
     if os.path.commonpath([source, below]) == source:
         raise UsageProblem(f"{target} lies in the data set {path}", hint="choose a folder outside of it")
-
-
-def _generated_parts(dataset: Dataset) -> frozenset[bytes]:
-    """Names of parts that packing made, from the options in the manifest."""
-    options = dataset.manifest.options
-    names = ["cls"] if options.get("label_from") else []
-    if options.get("join"):
-        pieces = options.get("join_part") or "json"
-        pieces = pieces.split(",") if isinstance(pieces, str) else pieces
-        names += [str(piece).partition("=")[0].strip() for piece in pieces]
-    return frozenset(os.fsencode(name) for name in names)
 
 
 def _shards(dataset: Dataset, selection: Selection) -> list[int]:
@@ -212,10 +200,13 @@ def chosen_parts(index: ShardIndex, samples: Int64Array, job: ExtractJob) -> tup
     rows = firsts + np.arange(int(counts.sum()))
     names = columns.to_list(columns.take(index.part_names, rows))
     wanted = {os.fsencode(part) for part in job.selection.parts}
-    is_kept = np.array([name in wanted if wanted else name not in job.generated for name in names], bool)
+    if wanted:
+        return rows[[name in wanted for name in names]].astype(np.int64), {}
+    sources = columns.to_list(columns.take(index.part_source, rows))
+    is_kept = np.array([job.selection.all_parts or source != NO_FILE for source in sources], bool)
     left_out: dict[str, int] = {}
-    if not wanted:
-        for name in (name for name in names if name in job.generated):
+    for name, kept in zip(names, is_kept.tolist(), strict=True):
+        if not kept:
             text = name.decode("utf-8", "backslashreplace")
             left_out[text] = left_out.get(text, 0) + 1
     return rows[is_kept].astype(np.int64), left_out

@@ -7,6 +7,7 @@ Schema metadata `shardtool` holds a JSON object: format, the shard's path, bytes
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from shardtool.model import BinaryArray, FileRecord, Int32Array, Int64Array, ShardRows, UInt64Array
 
 SCHEMA = "shardtool/index-file/1"
+NO_FILE = b""  # `source` of a part that no file held: a class number, a joined row
 _META = b"shardtool"
 _PART = pa.struct(
     [
@@ -49,7 +51,7 @@ class ShardIndex:
     part_offset: UInt64Array  # first payload byte
     part_bytes: UInt64Array
     part_xxh3_64: UInt64Array
-    part_source: BinaryArray  # binary[num_parts], null where it equals key.name
+    part_source: BinaryArray  # binary[num_parts], null where it equals key.name, NO_FILE where there was none
 
     @property
     def num_samples(self) -> int:
@@ -90,7 +92,7 @@ def encode_index(
         part_offset=written.part_offset,
         part_bytes=rows.sizes,
         part_xxh3_64=written.part_xxh3_64,
-        source=rows.source,
+        source=columns.where(rows.data, NO_FILE, rows.source),
         meta=index_meta(shard_format, layout, record, blocks),
     )
 
@@ -153,7 +155,7 @@ def open_index(path: str) -> ShardIndex:
         CorruptShard: it is gone, not an index, or cut short.
     """
     try:
-        with pa.memory_map(path) as source:
+        with pa.memory_map(os.fsencode(path)) as source:
             reader = pa.ipc.open_file(source)
             meta = _checked_meta(json.loads(reader.schema.metadata[_META]))
             if reader.num_record_batches != 1:

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardtool import columns
 from shardtool.dataset_stats import label_names
-from shardtool.index_file import part_table
+from shardtool.index_file import NO_FILE, part_table
 from shardtool.overhead import overhead_by_cause
 from shardtool.sniff import describe
 
@@ -57,7 +57,7 @@ class PartView:
     num_bytes: int
     offset: int
     xxh3_64: int
-    source: bytes
+    source: bytes | None  # None: no file held it
     preview: Preview
 
 
@@ -136,7 +136,7 @@ def view_sample(dataset: Dataset, shard: int, sample: int) -> SampleView:
                 size,
                 start,
                 int(index.part_xxh3_64[row]),
-                key + b"." + name if source is None else source,
+                None if source == NO_FILE else source or key + b"." + name,
                 describe(size, read),
             )
         )

@@ -207,8 +207,9 @@ def read_rows(out: str, shard: int) -> ShardRows:
     number, place = divmod(shard, SHARDS_A_FILE)
     path = os.path.join(out, _rows_path(number))
     try:
-        with pa.memory_map(path) as source:
+        with pa.memory_map(os.fsencode(path)) as source:
             batch = pa.ipc.open_file(source).get_batch(place)
+        batch.validate(full=True)  # or damage becomes a crash
     except (OSError, pa.ArrowInvalid) as error:
         raise FormatError(
             f"the stored plan {path} cannot be read: {error}",

@@ -113,7 +113,7 @@ def _part_document(part: PartView) -> dict[str, Any]:
         "bytes": part.num_bytes,
         "offset": part.offset,
         "xxh3_64": f"{part.xxh3_64:016x}",
-        **json_key(part.source, "source"),
+        **({"source": None} if part.source is None else json_key(part.source, "source")),
         "content": part.preview.kind,
         "facts": part.preview.facts,
         "preview": part.preview.text,
@@ -146,7 +146,9 @@ def _what(part: PartView, columns: int) -> str:
 
 def _part_lines(view: SampleView, part: PartView) -> list[str]:
     name, same = clip(printable(_name(part.name)), 20), view.key + b"." + part.name
-    origin = "" if part.source == same else f"from {escape_key(part.source)}"
+    origin = "made by packing" if part.source is None else ""
+    if part.source not in (None, same):
+        origin = f"from {escape_key(part.source or b'')}"
     facts = part.preview.facts if _what(part, 22) == part.preview.kind else ""
     body = _wrapped(part.preview.text)
     if len(body) == 1 and not origin:
