@@ -6,6 +6,9 @@ Entries seen = rows + ignored + failed. A folder that is left out whole (junk, h
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from shardtool.errors import AccessDenied, SourceNotFound, UsageProblem
@@ -107,7 +110,9 @@ def _checked_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     broken = [root for root in shown if os.path.lexists(root) and not os.path.exists(root)]
     if missing or broken:
         verb = "does not exist" if missing else "is a link that points to nothing"
-        raise SourceNotFound(f"source {', '.join(missing or broken)} {verb}", where={"path": (missing or broken)[0]})
+        hint = _similar(missing[0]) if missing else "restore its target"
+        where = {"path": (missing or broken)[0]}
+        raise SourceNotFound(f"source {', '.join(missing or broken)} {verb}", hint=hint, where=where)
     files = [root for root in shown if not os.path.isdir(root)]
     if files:
         hint = "give the folder that holds it, with --include or --files-from to choose"
@@ -119,6 +124,18 @@ def _checked_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
         raise AccessDenied(f"source {', '.join(denied)} may not be read", hint=hint, where={"path": denied[0]})
     check_overlap(shown, None)
     return tuple(map(absolute_root, shown))
+
+
+def _similar(path: str) -> str:
+    """What to do about a path that does not exist: the nearest name beside it, if any."""
+    folder, name = os.path.split(path.rstrip("/"))
+    names: list[str] = []
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        names = [entry.name for entry in islice(entries, 10_000)]
+    found = get_close_matches(name, names, 1)
+    return (
+        f"did you mean {os.path.join(folder, found[0])}?" if found else "check the path, and that its disk is mounted"
+    )
 
 
 def absolute_root(root: str) -> str:
