@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from shardtool.plan import make_plan
 from shardtool.plan_file import Ledger
 from shardtool.required import apply_required
 from shardtool.scan import scan
+from shardtool.twins import twin_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ def scan_sources(
 ) -> ScanResult:
     """What the sources hold, as the options select it; problems are returned, not raised."""
     return scan(
-        [os.path.abspath(root) for root in roots],
+        roots,
         include=options.include,
         exclude=options.exclude,
         files_from=options.files_from or None,
@@ -122,7 +122,8 @@ def group_scanned(scanned: ScanResult, options: PlanOptions, *, trust_parts: boo
     grouping = group(entries, rule, seed=options.seed, on_duplicate=options.on_duplicate, trust_parts=trust_parts)
     ignored.merge(grouping.ignored)
     samples = grouping.samples
-    problems = [*scanned.problems, *grouping.problems]
+    twins = twin_names(samples, options.seed)
+    problems = [*scanned.problems, *grouping.problems, *([twins] if twins else [])]
     label_column = options.label_from.removeprefix(COLUMN) if options.label_from.startswith(COLUMN) else ""
     if options.join:
         joined = join(
