@@ -143,7 +143,8 @@ def _shard_advice(found: Assignment) -> Iterator[str]:
         cure = f"--shard-size {(1 << (size >> 20).bit_length() - 1)}MiB, or {cure}"
     workers = f" x {found.wish.loader_workers} workers" if found.wish.loader_workers > 1 else ""
     yield (
-        f"{plural(shards, 'shard')} are few for {found.deal.world_size} ranks{workers}: nodes share some, and"
+        f"{plural(shards, 'shard')} {'is' if shards == 1 else 'are'} few for {found.deal.world_size} ranks{workers}:"
+        " nodes share some, and"
         f" {readers} or more shuffle better. Pack again with: {cure}"
     )
 

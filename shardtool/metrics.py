@@ -18,10 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from shardtool.deviation import (
+    Deviation,
+    Histogram,
+    Split,
+    add_histograms,
+    by_split,
+    deviation,
+    expected_kinds,
+    histogram,
+    over_sizes,
+)
 from shardtool.model import PartTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from shardtool.model import BinaryArray, Int32Array, Int64Array
 
@@ -30,10 +41,7 @@ Float64Array: TypeAlias = NDArray[np.float64]
 SCHEMA = "shardtool/stats/1"
 NUM_BLOCKS = 64  # equal stretches of the source; a shard of 1,000 shuffled samples then shows a distance near 0.1
 _MANTISSA_BITS = 8  # sizes are counted in 256 steps an octave: quantiles are right within 0.2 %
-_SIMULATED_CELLS = 500_000  # draws x classes simulated for one p99: tens of milliseconds
 _PAIRS = 1 << 20  # pairs whose distance is held at once
-_ROUNDING = 1e-9  # a shard that equals its split exactly must not seem further away
-_GRID = 9  # shard sizes at which an expectation is computed; between them it is interpolated
 
 
 @dataclass(frozen=True)
@@ -92,34 +100,6 @@ class SampleSizes:
     log2_counts: tuple[int, ...]
     largest_shard: int  # -1 without samples
     largest_key: bytes | None
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """Total variation (0..1) between each shard and its split, beside what a uniform shuffle gives.
-
-    `expected` and `p99` are medians over the shards of each shard's own expectation and 99th percentile, which depend
-    on its sample count; `above_p99` counts the shards beyond their own p99: 1 in 100 under a uniform shuffle.
-    """
-
-    median: float
-    expected: float
-    p99: float
-    max: float
-    worst_shard: int
-    worst_tv: float
-    above_p99: int
-    above_twice_p99: int
-    shards: int
-
-    @property
-    def is_random(self) -> bool:
-        """True where a uniform shuffle looks like this; no shuffle of 3,000 tried was said not to.
-
-        The typical shard is within its p99, few shards are beyond their own, and none is beyond twice that.
-        """
-        few_above = self.above_p99 <= 2 + 0.04 * self.shards and not self.above_twice_p99
-        return self.median <= self.p99 + _ROUNDING and few_above
 
 
 @dataclass(frozen=True)
@@ -226,7 +206,7 @@ class StatsAccumulator:
         self._payload_bytes = 0
         self._sizes = _SizeCounter()
         self._parts: dict[str, PartTotals] = {}
-        self._labels: list[_Histogram | None] = []
+        self._labels: list[Histogram | None] = []
         self._unlabelled = 0
         self._keys: list[BinaryArray] = []
 
@@ -255,7 +235,7 @@ class StatsAccumulator:
         file_bytes = np.array([row[2] for row in self._shards], np.int64)
         samples = np.array([row[3] for row in self._shards], np.int64)
         wanted = shard_size or int(file_bytes.max(initial=0))
-        labels = _by_split([row[1] for row in self._shards], self._labels)
+        labels = by_split([row[1] for row in self._shards], self._labels)
         return Stats(
             samples=int(samples.sum()),
             shards=len(samples),
@@ -285,7 +265,7 @@ class StatsAccumulator:
 
     def _add_labels(self, shard: ShardColumns) -> None:
         known = None if shard.labels is None else shard.labels[shard.labels >= 0]
-        self._labels.append(None if known is None else _histogram(known))
+        self._labels.append(None if known is None else histogram(known))
         self._unlabelled += 0 if known is None else len(shard.sample_bytes) - len(known)
 
     def _ranks(self, ranks: Int64Array | None, num_samples: int) -> Int64Array | None:
@@ -295,27 +275,27 @@ class StatsAccumulator:
             raise ValueError(f"{len(ranks)} source ranks for {num_samples} samples")
         return ranks
 
-    def _finish_labels(self, splits: list[_Split], label_names: Sequence[str]) -> Labels | None:
+    def _finish_labels(self, splits: list[Split], label_names: Sequence[str]) -> Labels | None:
         if not splits:
             return None
-        total = _add_histograms([split.whole for split in splits])
+        total = add_histograms([split.whole for split in splits])
         numbers = total.values.tolist()
         names = (label_names[value] if value < len(label_names) else str(value) for value in numbers)
         return Labels(
             counts=dict(zip(names, total.counts.tolist(), strict=True)),
             unlabelled=self._unlabelled,
             per_shard=float(np.median([len(part.values) for split in splits for part in split.parts])),
-            per_shard_expected=float(np.median(_over_sizes(splits, _expected_kinds))),
+            per_shard_expected=float(np.median(over_sizes(splits, expected_kinds))),
         )
 
-    def _finish_shuffle(self, samples: Int64Array, ranks: Int64Array | None, labels: list[_Split]) -> Shuffle:
+    def _finish_shuffle(self, samples: Int64Array, ranks: Int64Array | None, labels: list[Split]) -> Shuffle:
         numbers, splits = [row[0] for row in self._shards], [row[1] for row in self._shards]
-        label_tv = _deviation(labels, numbers)
+        label_tv = deviation(labels, numbers)
         if ranks is None:
             return Shuffle(None, None, None, label_tv)
         distance, num_pairs, blocks = _judge_order(samples, splits, ranks)
         p01 = max(0.0, 1 - 2.326 * (0.4 / num_pairs) ** 0.5) if num_pairs else None  # see neighbour_distance
-        return Shuffle(distance, p01, _deviation(_by_split(splits, blocks), numbers), label_tv)
+        return Shuffle(distance, p01, deviation(by_split(splits, blocks), numbers), label_tv)
 
 
 def source_ranks(keys: BinaryArray | Sequence[BinaryArray]) -> Int64Array:
@@ -350,72 +330,12 @@ def neighbour_distance(ranks: Int64Array) -> float | None:
     return total / (len(ranks) - 1) / ((len(ranks) + 1) / 3)
 
 
-def expected_tv(counts: Int64Array, num_drawn: int) -> float:
-    """Mean total variation between `num_drawn` samples drawn from a population, and the population itself; exact.
-
-    Half the sum over classes of E|X/n - p| with X hypergeometric (drawn without replacement: a shard holds no sample
-    twice), by de Moivre's closed form of the mean absolute deviation; Johnson, Biometrika 44 (1957) 532. For a shard
-    that is a small share of the data set this is the multinomial's value.
-
-    Args:
-        counts: members of each class, int64[num_classes].
-        num_drawn: samples of the shard, 1..sum(counts).
-    """
-    total, size = int(counts.sum()), counts.astype(np.float64)
-    top = np.floor(counts * (num_drawn / total)) + 1
-    rest = total - size
-    possible = (top <= np.minimum(size, num_drawn)) & (num_drawn - top <= rest)
-    size, top, rest = size[possible], top[possible], rest[possible]
-    logs = _log_choose(size, top) + _log_choose(rest, num_drawn - top)
-    logs -= _log_choose(np.float64(total), np.float64(num_drawn))
-    deviations = 2 * top * np.exp(logs) * (rest - num_drawn + top) / total
-    return float(deviations.sum()) / num_drawn / 2
-
-
-def simulated_p99(counts: Int64Array, num_drawn: int) -> float:
-    """99th percentile of the total variation of `num_drawn` samples drawn from a population; deterministic.
-
-    2,000 simulated shards; with many classes fewer, and mean + 2.326 standard deviations of them (a sum over many
-    classes is close to normal). For the terminal only: the generator's stream may differ between numpy versions.
-    """
-    counts = counts[counts > 0]
-    total, draws = int(counts.sum()), int(np.clip(_SIMULATED_CELLS // max(len(counts), 1), 50, 2000))
-    rng, rows = np.random.default_rng(0), max(1, _SIMULATED_CELLS // max(len(counts), 1))
-    found: list[Float64Array] = []
-    for start in range(0, draws, rows):  # at most max(500,000, num_classes) cells at a time
-        size = min(rows, draws - start)
-        if total < 10**9:  # numpy's limit for drawing without replacement
-            drawn = rng.multivariate_hypergeometric(counts, num_drawn, size=size, method="marginals")
-        else:
-            drawn = rng.multinomial(num_drawn, counts / total, size=size)
-        found.append(np.abs(drawn / num_drawn - counts / total).sum(axis=1) / 2)
-    tv = np.concatenate(found)
-    return float(np.quantile(tv, 0.99)) if draws >= 1000 else float(tv.mean() + 2.326 * tv.std())
-
-
 def key_document(key: bytes) -> dict[str, str]:
     """A key for JSON: `key`, escaped where it is not UTF-8, and then `key_b64` with its exact bytes beside it."""
     try:
         return {"key": key.decode("utf-8")}
     except UnicodeDecodeError:
         return {"key": key.decode("utf-8", "backslashreplace"), "key_b64": base64.b64encode(key).decode("ascii")}
-
-
-@dataclass(frozen=True)
-class _Histogram:
-    """The classes that occur, ascending, and how often: int64[k] each."""
-
-    values: Int64Array
-    counts: Int64Array
-
-
-@dataclass(frozen=True)
-class _Split:
-    """The shards of a split that counted something, by row, beside the sum over them."""
-
-    rows: list[int]
-    parts: list[_Histogram]
-    whole: _Histogram
 
 
 class _SizeCounter:
@@ -477,40 +397,12 @@ def _bucket_start(bucket: int) -> int:
     return (bucket - (shift << _MANTISSA_BITS)) << shift
 
 
-def _histogram(values: NDArray[Any]) -> _Histogram:
-    found, counts = np.unique(values, return_counts=True)
-    return _Histogram(found.astype(np.int64), counts.astype(np.int64))
-
-
-def _add_histograms(parts: Sequence[_Histogram]) -> _Histogram:
-    """Sum of histograms; folded in groups so that as many rows as occur in 256 shards are held at once."""
-    total = _Histogram(np.empty(0, np.int64), np.empty(0, np.int64))
-    for start in range(0, len(parts), 256):
-        group = [total, *parts[start : start + 256]]
-        values, places = np.unique(np.concatenate([part.values for part in group]), return_inverse=True)
-        counts = np.zeros(len(values), np.int64)
-        np.add.at(counts, places, np.concatenate([part.counts for part in group]))
-        total = _Histogram(values, counts)
-    return total
-
-
-def _by_split(splits: Sequence[str], parts: Sequence[_Histogram | None]) -> list[_Split]:
-    groups: dict[str, list[tuple[int, _Histogram]]] = {}
-    for row, (split, part) in enumerate(zip(splits, parts, strict=True)):
-        if part is not None and len(part.values):
-            groups.setdefault(split, []).append((row, part))
-    return [
-        _Split([row for row, _ in group], [part for _, part in group], _add_histograms([part for _, part in group]))
-        for group in groups.values()
-    ]
-
-
 def _judge_order(
     samples: Int64Array, splits: Sequence[str], ranks: Int64Array
-) -> tuple[float | None, int, list[_Histogram | None]]:
+) -> tuple[float | None, int, list[Histogram | None]]:
     """(neighbour distance, pairs it is the mean of, source blocks of each shard). Splits are judged apart."""
     stops = np.cumsum(samples)
-    blocks: list[_Histogram | None] = [None] * len(samples)
+    blocks: list[Histogram | None] = [None] * len(samples)
     weighted, num_pairs = 0.0, 0
     for split in dict.fromkeys(splits):
         places = [place for place, name in enumerate(splits) if name == split]
@@ -521,7 +413,7 @@ def _judge_order(
             weighted, num_pairs = weighted + distance * (len(local) - 1), num_pairs + len(local) - 1
         starts = np.cumsum([0, *(len(piece) for piece in pieces)])
         for place, start, stop in zip(places, starts[:-1], starts[1:], strict=True):
-            blocks[place] = _histogram(local[start:stop] * NUM_BLOCKS // max(len(local), 1))
+            blocks[place] = histogram(local[start:stop] * NUM_BLOCKS // max(len(local), 1))
     return (weighted / num_pairs if num_pairs else None), num_pairs, blocks
 
 
@@ -530,71 +422,6 @@ def _dense(ranks: Int64Array, bound: int) -> Int64Array:
     present = np.zeros(bound, np.bool_)
     present[ranks] = True
     return (np.cumsum(present) - 1)[ranks]
-
-
-def _deviation(splits: list[_Split], numbers: Sequence[int]) -> Deviation | None:
-    if not splits:
-        return None
-    rows = [row for split in splits for row in split.rows]
-    tv = np.concatenate([_total_variations(split) for split in splits])
-    expected, p99 = _over_sizes(splits, expected_tv), _over_sizes(splits, simulated_p99)
-    worst = int(np.argmax(tv - expected))
-    return Deviation(
-        median=float(np.median(tv)),
-        expected=float(np.median(expected)),
-        p99=float(np.median(p99)),
-        max=float(tv.max()),
-        worst_shard=numbers[rows[worst]],
-        worst_tv=float(tv[worst]),
-        above_p99=int(np.count_nonzero(tv > p99 + _ROUNDING)),
-        above_twice_p99=int(np.count_nonzero(tv > 2 * p99 + _ROUNDING)),
-        shards=len(rows),
-    )
-
-
-def _total_variations(split: _Split) -> Float64Array:
-    """Half the sum of |share of the shard - share of the split| over all classes, 0..1, float64[shards]."""
-    found, whole = [], split.whole
-    for part in split.parts:
-        of_split = whole.counts[np.searchsorted(whole.values, part.values)] / whole.counts.sum()
-        present = np.abs(part.counts / part.counts.sum() - of_split).sum()
-        found.append((present + 1 - of_split.sum()) / 2)  # classes the shard lacks differ by their whole share
-    return np.clip(np.array(found, np.float64), 0.0, 1.0)
-
-
-def _over_sizes(splits: list[_Split], figure: Callable[[Int64Array, int], float]) -> Float64Array:
-    """`figure(classes of the split, samples of the shard)` for each shard: at 9 sizes a split, linear in 1/sqrt(n)."""
-    found: list[Float64Array] = []
-    for split in splits:
-        sizes = np.array([part.counts.sum() for part in split.parts])
-        grid = np.unique(sizes)
-        if len(grid) > _GRID:
-            grid = np.unique(np.quantile(sizes, np.linspace(0, 1, _GRID), method="nearest"))
-        values = [figure(split.whole.counts, int(size)) for size in grid]
-        found.append(np.interp(-1 / np.sqrt(sizes), -1 / np.sqrt(grid), values))
-    return np.concatenate(found)
-
-
-def _expected_kinds(counts: Int64Array, num_drawn: int) -> float:
-    """Mean number of classes met by `num_drawn` samples drawn without replacement."""
-    rest = float(counts.sum()) - counts
-    missed = rest[rest >= num_drawn]
-    chance = np.exp(_log_choose(missed, num_drawn) - _log_choose(np.float64(counts.sum()), np.float64(num_drawn)))
-    return float(len(counts) - chance.sum())
-
-
-def _log_choose(total: Any, chosen: Any) -> Any:
-    return _log_factorial(total) - _log_factorial(chosen) - _log_factorial(total - chosen)
-
-
-def _log_factorial(number: Any) -> Any:
-    """ln(n!) elementwise: Stirling's series at n + 9, divided back; error below 1e-13, or 1e-15 of the value."""
-    at = np.asarray(number, np.float64) + 9
-    series = 1 / (12 * at) - 1 / (360 * at**3) + 1 / (1260 * at**5) - 1 / (1680 * at**7) + 1 / (1188 * at**9)
-    value = (at + 0.5) * np.log(at) - at + 0.5 * np.log(2 * np.pi) + series
-    for step in range(9):
-        value = value - np.log(at - step)
-    return value
 
 
 def _spread(values: NDArray[Any]) -> Spread:

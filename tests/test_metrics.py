@@ -17,14 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardtool.deviation import expected_tv, simulated_p99
 from shardtool.metrics import (
     ShardColumns,
     Stats,
     StatsAccumulator,
-    expected_tv,
     measure,
     neighbour_distance,
-    simulated_p99,
     source_ranks,
 )
 from shardtool.report.stats import COLUMNS, advise, render_stats, verdict
@@ -33,7 +32,7 @@ from shardtool.report.text import width
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardtool.metrics import Deviation
+    from shardtool.deviation import Deviation
     from shardtool.model import Int64Array
 
 PAGE = Path(__file__).parents[1] / "docs" / "internals" / "shuffle-quality.md"

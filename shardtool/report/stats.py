@@ -15,7 +15,8 @@ from shardtool.units import format_bytes, format_range, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardtool.metrics import Deviation, Float64Array, SampleSizes, Shuffle, Stats
+    from shardtool.deviation import Deviation, Float64Array
+    from shardtool.metrics import SampleSizes, Shuffle, Stats
 
 COLUMNS = 80
 _INDENT = 10
