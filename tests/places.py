@@ -53,3 +53,10 @@ def as_somebody() -> Iterator[None]:
     finally:
         if IS_ROOT:
             os.seteuid(0)
+
+
+def give_to_somebody(folder: Path) -> None:
+    """Let them own all of it."""
+    if IS_ROOT:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, NOBODY, -1, follow_symlinks=False)

@@ -40,7 +40,7 @@ def test_a_folder_that_may_not_be_written_is_refused() -> None:
         base = Path(folder)
         base.chmod(0o755)
         tree = small_tree(base / "src")
-        pack(tree, base / "whole")  # imports all that is needed, which somebody may not read
+        run_cli("pack", tree, base / "whole")  # imports all that is needed, which somebody may not read
         (base / "locked").mkdir()
         (base / "locked").chmod(0o555)
         with as_somebody():
@@ -55,6 +55,7 @@ def test_a_folder_that_may_not_be_listed_is_refused() -> None:
         base = Path(folder)
         base.chmod(0o755)
         tree = small_tree(base / "src")
+        run_cli("pack", tree, base / "whole")
         (base / "out").mkdir()
         (base / "out").chmod(0)
         with as_somebody():
