@@ -67,6 +67,8 @@ class ResumableLoader(DataLoader[Any]):
         """The rest of the epoch that the position lies in."""
         turn = self.cursor.turn()
         self.source.seek(turn.start)
+        if isinstance(self.source, ShardStream):
+            self.source.publish()
         self._steps_of_pass = turn.num_steps
         try:
             yield from self._counted(super().__iter__(), turn)

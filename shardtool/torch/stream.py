@@ -43,9 +43,9 @@ class ShardStream(Positioned, IterableDataset[Any]):
         if read_ahead < 0:
             raise UsageProblem(f"read_ahead is {read_ahead}", hint="it counts batches, from 0 up")
         self._read_ahead = read_ahead
-        # [position, position + 1 at which each worker last began]
-        self._shared = torch.zeros(1 + MAX_WORKERS, dtype=torch.int64).share_memory_()
-        self.publish()
+        self._version = 1  # of the position; a worker that was started has the one it was started with
+        # [version, position] for workers that persist, then the version at which each worker last began
+        self._shared = torch.zeros(2 + MAX_WORKERS, dtype=torch.int64).share_memory_()
 
     def __iter__(self) -> Iterator[list[Any]]:
         """This worker's batches of the rest of the epoch.
@@ -61,35 +61,39 @@ class ShardStream(Positioned, IterableDataset[Any]):
     def advance(self, num_batches: int = 1) -> None:
         """Count batches as used; `ResumableLoader` does it by itself."""
         super().advance(num_batches)
-        self.publish()
+        self._version += 1
 
     def seek(self, position: int) -> None:
         """Go on at a position of the stream; it may be any, say step x global batch."""
         super().seek(position)
-        self.publish()
+        self._version += 1
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state stands."""
         super().load_state_dict(state)
-        self.publish()
+        self._version += 1
 
     def publish(self) -> None:
-        """Let the workers see the position; their next pass begins there."""
-        self._shared.zero_()
-        self._shared[0] = self.cursor.position
+        """Let workers that persist see the position. Only between two passes: a slow worker may still be beginning."""
+        self._shared[1] = self.cursor.position
+        self._shared[0] = self._version
 
     def _claim(self, worker: int) -> int:
         """The position to begin at, noted as begun."""
-        position = int(self._shared[0])
-        mark = 1 + worker % MAX_WORKERS
-        if int(self._shared[mark]) == position + 1:
+        published, position = self._shared[:2].tolist()
+        if published > self._version:
+            self._version = published
+        else:
+            position = self.cursor.position
+        mark = 2 + worker % MAX_WORKERS
+        if int(self._shared[mark]) == self._version:
             raise UsageProblem(
                 f"a second pass would repeat the batches from position {position:,}: "
                 "a plain DataLoader does not tell the stream what was used",
                 hint="use ResumableLoader, or call advance() after each batch, or seek()",
             )
-        self._shared[mark] = position + 1
-        return position
+        self._shared[mark] = self._version
+        return int(position)
 
     def _batches(self, turn: Turn, steps: range) -> Iterator[list[Any]]:
         reader, ahead = self.dataset.reader, self.pieces_ahead(turn)
@@ -106,4 +110,4 @@ class ShardStream(Positioned, IterableDataset[Any]):
             yield pending.popleft().samples()
 
     def _is_begun(self) -> bool:
-        return bool(self._shared[1:].any())
+        return bool((self._shared[2:] == self._version).any())
