@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import shutil
 import stat
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import webdataset
@@ -19,11 +21,6 @@ from snapshots import files_below, small_tree
 from shardtool.errors import BadKey, GroupError, SourceError
 from shardtool.names import index_path, shard_path
 from shardtool.twins import fold
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    pass
 
 NFC, NFD = "caf\u00e9.txt", "cafe\u0301.txt"
 
@@ -292,3 +289,14 @@ def test_nothing_of_the_machine_is_in_a_shard(tmp_path: Path) -> None:
     data = b"".join(path.read_bytes() for path in files_below(tmp_path / "out") if ".shardtool" not in path.parts)
     for word in (os.fsencode(tmp_path), os.uname().nodename.encode(), b"root"):
         assert word not in data
+
+
+def test_the_table_of_traps_names_tests_that_exist() -> None:
+    folder = Path(__file__).parent
+    page = (folder.parent / "docs" / "internals" / "traps.md").read_text(encoding="utf-8")
+    rows = re.findall(r"\| (?:`(test_\w+\.py)`: )?`(test_\w+)` \|$", page, re.MULTILINE)
+    assert len(rows) > 60
+    texts = {
+        file: (folder / file).read_text(encoding="utf-8") for file in {file or "test_traps.py" for file, _ in rows}
+    }
+    assert not [name for file, name in rows if f"def {name}(" not in texts[file or "test_traps.py"]]
