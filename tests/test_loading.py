@@ -7,6 +7,8 @@ import mmap
 import os
 import pickle
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -189,6 +191,69 @@ def test_preloaded_shards_are_resident_and_read_without_a_call(packed: str, monk
         assert reader.read(range(NUM_SAMPLES)) == wanted
     assert reader.preload() == 0, "a second call has nothing to do"
     assert pickle.loads(pickle.dumps(reader)).read([3]) == [wanted[3]]
+
+
+RANK = """
+import sys
+from shardtool.loading.reader import SampleReader
+
+def reads():
+    return int(next(line for line in open("/proc/self/io") if line.startswith("read_bytes")).split()[1])
+
+def mapped(field):
+    lines, inside, total = open("/proc/self/smaps").read().splitlines(), False, 0
+    for line in lines:
+        if "-" in line.split()[0]:
+            inside = line.endswith(".tar")
+        elif inside and line.startswith(field + ":"):
+            total += int(line.split()[1]) << 10
+    return total
+
+reader = SampleReader(sys.argv[1])
+size = reader.preload()
+print("ready", flush=True)
+sys.stdin.readline()
+before = reads()
+count = len(reader.read(range(len(reader))))
+print(size, mapped("Rss"), mapped("Pss"), reads() - before, count, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_two_ranks_share_one_preloaded_copy(packed: str) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, packed], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        for _ in range(2)
+    ]
+    try:
+        for rank in ranks:
+            assert line_of(rank) == "ready"
+        for rank in ranks:
+            tell(rank)
+        told = [[int(word) for word in line_of(rank).split()] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.communicate("\n\n")
+    size = told[0][0]
+    for _, resident, share, blocks_read, count in told:
+        assert resident >= 0.95 * size, "each sees all of it in memory"
+        assert share <= 0.55 * resident, "and is charged for half"
+        assert blocks_read == 0, "nothing is read from the disk any more"
+        assert count == NUM_SAMPLES
+
+
+def line_of(rank: subprocess.Popen[str]) -> str:
+    assert rank.stdout is not None
+    return rank.stdout.readline().strip()
+
+
+def tell(rank: subprocess.Popen[str]) -> None:
+    assert rank.stdin is not None
+    rank.stdin.write("\n")
+    rank.stdin.flush()
 
 
 def residency(mapped: mmap.mmap) -> float:

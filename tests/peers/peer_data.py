@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 PETS = ROOT / "fixtures" / "pets"
 
 
-def packed_pets(folder: Path, **options: object) -> str:
+def packed_pets(folder: Path) -> str:
     """The pets with class numbers, in about six shards."""
     out = folder / "pets-out"
-    pack(PETS, out, **{"shard_size": 64 << 10, "label_from": "parent", **options})
+    pack(PETS, out, shard_size=64 << 10, label_from="parent")
     return str(out)
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import grain
 import pytest
-
 from peer_data import complaints_about, packed_numbers
+
 from shardtool.errors import UsageProblem
 from shardtool.grain import ShardSampler, ShardSource, ordered
 
@@ -22,7 +22,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ShardSource:
     return ShardSource(packed_numbers(tmp_path_factory.mktemp("numbers"), COUNT), decode=True)
 
 
-class Key(grain.transforms.Map):
+class Key(grain.transforms.Map):  # type: ignore[misc]
     def map(self, element: Any) -> str:
         return str(element["__key__"])
 
@@ -48,7 +48,7 @@ def test_the_global_order_does_not_depend_on_the_world_size(source: ShardSource)
     whole = list(make_loader(source))
     for world_size in (2, 3, 4):
         parts = [list(make_loader(source, rank, world_size)) for rank in range(world_size)]
-        dealt = [keys for keys in zip(*parts, strict=False)]
+        dealt = list(zip(*parts, strict=False))
         assert [key for keys in dealt for key in keys] == whole[: len(dealt) * world_size]
 
 

@@ -212,7 +212,7 @@ def test_repeated_numbers_travel_to_workers() -> None:
 def test_a_loop_that_is_broken_off_goes_on_where_it_stopped(numbers: str, kind: str) -> None:
     wanted = [tuple(batch) for batch in make(numbers, "map")]
     loader = make(numbers, kind, num_workers=2, loader={"persistent_workers": True})
-    found = []
+    found: list[tuple[str, ...]] = []
     while len(found) < 9:
         for batch in loader:
             found.append(tuple(batch))
