@@ -1,0 +1,174 @@
+"""`bench loader`: samples a second in a training process, bytes without decoding, in the default reading order.
+
+The reader under ShardStream and ShardDataset, driven batch after batch, against webdataset on the same tar shards, the
+loose files in random order, and a bare sequential read of the shards; warm, and cold where the cache can be dropped.
+Where an environment has torch (`--torch PYTHON`, by default the one of scripts/test-peers), also ShardStream and
+ShardDataset themselves, through ResumableLoader without workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import SHARDTOOL, Side, can_drop_caches, compare, environment, save, say
+from pack import COUNTS, data_set
+
+PREAMBLE = """
+import sys
+path, batch = sys.argv[1], int(sys.argv[2])
+count = size = 0
+"""
+READER = """
+from shardtool.loading.ahead import PiecesAhead
+from shardtool.loading.cursor import start_cursor
+from shardtool.loading.memory import reuse_freed_memory
+from shardtool.loading.reader import SampleReader
+reuse_freed_memory()
+reader = SampleReader(path)
+turn = start_cursor(reader.shards, reader.dataset_id, global_batch=min(batch, len(reader)), policy="uneven").turn()
+ahead = PiecesAhead(turn.order, reader.shards.mean_bytes, turn.order.params.lanes)
+for part in turn.batches(range(turn.num_steps)):
+    reader.hint(*ahead.next_pieces(part.positions))
+    for sample in reader.read(reader.numbers(part.shards, part.rows)):
+        count += 1
+        size += sum(map(len, sample.values()))
+print(count, size)
+"""
+TORCH = """
+from shardtool.loading.memory import reuse_freed_memory
+from shardtool.torch import ResumableLoader, ShardBatchSampler, ShardDataset, ShardStream
+reuse_freed_memory()
+dataset = ShardDataset(path)
+options = {"global_batch": min(batch, len(dataset)), "policy": "uneven"}
+if KIND == "stream":
+    loader = ResumableLoader(ShardStream(dataset, **options), collate_fn=list)
+else:
+    loader = ResumableLoader(dataset, batch_sampler=ShardBatchSampler(dataset, **options), collate_fn=list)
+for samples in loader:
+    for sample in samples:
+        count += 1
+        size += sum(map(len, sample.values()))
+print(count, size)
+"""
+WEBDATASET = """
+from pathlib import Path
+import webdataset as wds
+urls = sorted(map(str, Path(path).glob("data/*.tar")))
+for sample in wds.WebDataset(urls, shardshuffle=False, empty_check=False):
+    count += 1
+    size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
+print(count, size)
+"""
+LOOSE = """
+import os
+names = [folder + "/" + name for folder, _, files in os.walk(path) for name in files]
+import random
+random.Random(7).shuffle(names)
+for name in names:
+    fd = os.open(name, os.O_RDONLY)
+    size += len(os.read(fd, 1 << 24))
+    os.close(fd)
+    count += 1
+print(count, size)
+"""
+SEQUENTIAL = """
+import os
+from pathlib import Path
+for name in sorted(map(str, Path(path).glob("data/*.tar"))):
+    fd = os.open(name, os.O_RDONLY)
+    while data := os.read(fd, 1 << 20):
+        size += len(data)
+    os.close(fd)
+print(size)
+"""
+BARS = {  # ratio to the first side, wall: at least
+    "tiny": {"webdataset": 8, "loose files": 1.3},
+    "photo": {"webdataset": 4, "loose files": 1.3, "sequential": 0.8},
+}
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="bench loader")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the usual number of files")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "shardtool-bench")
+    parser.add_argument("--only", choices=list(BARS), help="one data set")
+    parser.add_argument("--warm", action="store_true", help="leave the cold runs out")
+    parser.add_argument("--torch", type=Path, default=peer_python(), help="a Python that has torch and shardtool")
+    chosen = parser.parse_args(arguments)
+    chosen.work.mkdir(parents=True, exist_ok=True)
+    one, small = one_sample(chosen.work)
+    results: dict[str, Any] = {}
+    for name, bars in BARS.items():
+        if chosen.only not in (None, name):
+            continue
+        source = data_set(chosen.work, name, max(2, int(COUNTS[name] * chosen.scale)))
+        packed = chosen.work / f"loader-{name}"
+        pack(source, packed)
+        sides = sides_of(source, packed, one, small, chosen.batch)
+        results[name] = report(compare(sides, rounds=chosen.rounds), bars)
+        if can_drop_caches() and not chosen.warm:
+            results[f"{name}-cold"] = compare(sides, rounds=max(1, chosen.rounds // 2), is_cold=True)
+        if chosen.torch.exists():
+            results[f"{name}-torch"] = compare(
+                torch_sides(chosen.torch, packed, small, chosen.batch), rounds=chosen.rounds
+            )
+        else:
+            say(f"  no torch at {chosen.torch}: scripts/test-peers torch makes it")
+    save("loader", {"environment": environment(), "batch": chosen.batch, "results": results})
+
+
+def peer_python() -> Path:
+    cache = Path(os.environ.get("SHARDTOOL_CACHE", Path.home() / ".cache" / "shardtool"))
+    return cache / "envs" / "torch" / "bin" / "python"
+
+
+def one_sample(work: Path) -> tuple[Path, Path]:
+    """A folder with one file, and its data set: what start-up costs."""
+    one, small = work / "one", work / "one-packed"
+    one.mkdir(exist_ok=True)
+    (one / "a.txt").write_text("a")
+    pack(one, small)
+    return one, small
+
+
+def pack(source: Path, packed: Path) -> None:
+    command = [*SHARDTOOL, "pack", str(source), str(packed), "-q", "--durability", "none", "--overwrite"]
+    subprocess.run(command, check=True)
+
+
+def side(label: str, code: str, places: tuple[Path, Path], batch: int, python: str = sys.executable) -> Side:
+    command = [python, "-c", PREAMBLE + code]
+    return Side(label, [*command, str(places[0]), str(batch)], startup=[*command, str(places[1]), str(batch)])
+
+
+def sides_of(source: Path, packed: Path, one: Path, small: Path, batch: int) -> list[Side]:
+    return [
+        side("shardtool", READER, (packed, small), batch),
+        side("webdataset", WEBDATASET, (packed, small), batch),
+        side("loose files", LOOSE, (source, one), batch),
+        side("sequential", SEQUENTIAL, (packed, small), batch),
+    ]
+
+
+def torch_sides(python: Path, packed: Path, small: Path, batch: int) -> list[Side]:
+    places, program = (packed, small), str(python)
+    return [
+        side("ShardStream", f"KIND = 'stream'\n{TORCH}", places, batch, program),
+        side("ShardDataset", f"KIND = 'map'\n{TORCH}", places, batch, program),
+        side("webdataset", WEBDATASET, places, batch, program),
+    ]
+
+
+def report(result: dict[str, Any], bars: dict[str, float]) -> dict[str, Any]:
+    """A result with what each ratio should be at least."""
+    for name, floor in bars.items():
+        result["sides"][name]["floor"] = floor
+    return result
