@@ -15,6 +15,7 @@ import xxhash
 from shardtool import columns
 from shardtool.model import Problem
 from shardtool.samples import key_array, keys_of
+from shardtool.units import plural
 
 if TYPE_CHECKING:
     from shardtool.model import BinaryArray, Int64Array, SampleTable
@@ -36,11 +37,12 @@ def twin_names(table: SampleTable, seed: int) -> Problem | None:
     if count + len(parts) == 0:
         return None
     examples = [*_examples(table, rows), *parts][:MAX_EXAMPLES]
+    total = count + len(parts)
     message = (
-        f"{count + len(parts):,} names differ from another in case or Unicode form only: they stay apart in the"
-        " shards, but macOS and Windows would unpack one over the other"
+        f"{plural(total, 'name')} {'differs' if total == 1 else 'differ'} from another in case or Unicode form only:"
+        " apart in the shards, but macOS and Windows would unpack one over the other"
     )
-    return Problem("twin_names", count + len(parts), tuple(examples), message, is_fatal=False)
+    return Problem("twin_names", total, tuple(examples), message, is_fatal=False)
 
 
 def fold(name: bytes) -> bytes:
