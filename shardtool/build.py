@@ -6,7 +6,7 @@ import json
 import os
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardtool.compare import check_same_options, compare_plans, source_differs
@@ -245,7 +245,8 @@ def _write(request: PackRequest, prepared: Prepared) -> StoredPlan:
     """The lists of what is left out, then the plan, which makes them count."""
     for path, tally in ((IGNORED, prepared.ignored), (FAILED, prepared.failed)):
         put_file(request.out, path, _tally_lines(tally), tag="plan", durable=request.durable)
-    return write_plan(request.out, prepared.plan, prepared.ledger, durable=request.durable)
+    stored = write_plan(request.out, prepared.plan, prepared.ledger, durable=request.durable)
+    return replace(stored, scanned_at=prepared.scanned_at)
 
 
 def _tally_lines(tally: Tally) -> bytes:

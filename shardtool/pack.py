@@ -22,7 +22,7 @@ from shardtool.model import PartTotals, Receipt
 from shardtool.names import index_path
 from shardtool.plan_file import read_rows
 from shardtool.receipts import write_receipt
-from shardtool.sources.reader import LocalReader
+from shardtool.sources.reader import FRESH_SECONDS, LocalReader
 from shardtool.storage.local import ShardFile, sweep_temps, sync_folder
 
 if TYPE_CHECKING:
@@ -54,12 +54,22 @@ class PackJob:
     on_changed: str = "error"
     on_error: str = "error"
     durable: bool = True
+    fresh_until: float = 0.0  # time.monotonic() of this machine up to which the plan's guards were seen just now
 
 
 def job_for(out: str, stored: StoredPlan, *, on_changed: str, on_error: str, durable: bool) -> PackJob:
     """The job that packs the plan stored in `out`."""
+    fresh_until = stored.scanned_at + FRESH_SECONDS if stored.scanned_at else 0.0
     return PackJob(
-        out, stored.plan_id, stored.options.format, stored.roots, stored.shards, on_changed, on_error, durable
+        out,
+        stored.plan_id,
+        stored.options.format,
+        stored.roots,
+        stored.shards,
+        on_changed,
+        on_error,
+        durable,
+        fresh_until,
     )
 
 
@@ -126,7 +136,7 @@ def _write_what_can_be_read(
 def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:
     spec, shard_format = job.specs[shard], get_format(job.format)
     members = member_names(rows)
-    reader = LocalReader(job.roots, rows, members)
+    reader = LocalReader(job.roots, rows, members, job.fresh_until)
     file, index = None, None
     try:
         file = ShardFile(job.out, spec.path, tag)

@@ -80,6 +80,7 @@ class StoredPlan:
     ledger: Ledger
     label_names: tuple[str, ...] = ()
     membership: dict[str, Any] | None = None
+    scanned_at: float = 0.0  # time.monotonic() of the scan in this process; not stored
 
     @property
     def num_samples(self) -> int:

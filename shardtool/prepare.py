@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ class Prepared:
     failed: Tally
     notices: tuple[str, ...]
     scanned: ScanResult
+    scanned_at: float  # time.monotonic() when the scan began
 
 
 def scan_sources(
@@ -175,6 +177,7 @@ def prepare(
         SourceError: the scan met something that a policy forbids.
         GroupError, PlanError: as `group` and `make_plan` say.
     """
+    scanned_at = time.monotonic()
     scanned = scan_sources(roots, options, pool, on_error=on_error, null=null)
     raise_problems(scanned)
     grouped = group_scanned(scanned, options, trust_parts=trust_parts)
@@ -185,7 +188,7 @@ def prepare(
     failed.merge(plan.failed)
     ledger = Ledger(scanned.seen, dict(grouped.ignored.counts), failed.total())
     notices = [*_texts(grouped.problems), *plan.notices]
-    return Prepared(plan, ledger, grouped.ignored, failed, tuple(notices), scanned)
+    return Prepared(plan, ledger, grouped.ignored, failed, tuple(notices), scanned, scanned_at)
 
 
 def _texts(problems: tuple[Problem, ...]) -> list[str]:

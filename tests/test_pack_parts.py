@@ -83,7 +83,8 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def after_plan(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
-    """Have something happen once, between the plan and the first byte packed."""
+    """Have something happen once, between the plan and the first byte packed, as if the scan were long ago."""
+    monkeypatch.setattr(shardtool.pack, "FRESH_SECONDS", -1e9)
 
     def arrange(action: Callable[[], object]) -> None:
         real, todo = plan_file.write_plan, [action]
@@ -120,6 +121,17 @@ def check_whole(out: Path, lost: set[str], *, extra: int = 0) -> None:
 
 def run_pack(source: Path, out: Path, *options: str) -> Ran:
     return run_cli("pack", source, out, "--shards", "3", "--durability", "none", "--json", *options)
+
+
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "is written again"])
+def test_a_change_right_after_the_scan_is_found_too(
+    source: Path, tmp_path: Path, after_plan: Any, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setattr(shardtool.pack, "FRESH_SECONDS", 1e9)
+    action, error = CHANGES[change]
+    after_plan(lambda: action(source / "07.bin"))
+    with pytest.raises(error, match=r"07\.bin"):
+        pack(source, tmp_path / "out", shards=3)
 
 
 # error: the run stops, and leaves nothing half-written

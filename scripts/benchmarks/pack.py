@@ -11,7 +11,7 @@ from typing import Any
 from common import REPOSITORY, SHARDTOOL, Side, can_drop_caches, compare, environment, remove, save, say
 
 COUNTS = {"tiny": 300_000, "photo": 20_000, "large": 200}
-SHARD = "256MiB"
+SHARD = "64MiB"
 # (goal, floor) of ratio other / shardtool
 BARS = {
     ("phase", "tiny"): {"tar": (1.8, 1.5), "climit": (0.7, 0.55), "shardwriter": (12, 8)},
