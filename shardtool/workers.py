@@ -266,17 +266,25 @@ def _run_here(
     call: Callable[[Any], Any], take: Callable[[], tuple[Any] | None], window: int
 ) -> Iterator[tuple[Any, Any]]:
     waiting: deque[tuple[Any, Future[Any]]] = deque()
-    while (taken := take()) is not None:
-        result = call(taken[0])
-        if not isinstance(result, Future):
-            yield taken[0], result
-            continue
-        waiting.append((taken[0], result))
-        while len(waiting) >= window:
-            task, future = waiting.popleft()
-            yield task, future.result()
-    for task, future in waiting:
-        yield task, future.result()
+    try:
+        while (taken := take()) is not None:
+            result = call(taken[0])
+            if not isinstance(result, Future):
+                yield taken[0], result
+                continue
+            waiting.append((taken[0], result))
+            while len(waiting) >= window:
+                yield _settled(waiting)
+        while waiting:
+            yield _settled(waiting)
+    finally:
+        for _, future in waiting:
+            future.exception()  # what is under way ends before anything begins anew
+
+
+def _settled(waiting: deque[tuple[Any, Future[Any]]]) -> tuple[Any, Any]:
+    task, future = waiting.popleft()
+    return task, future.result()
 
 
 def _lost(task: str, exitcode: int | None, times: int) -> WorkerLost:
