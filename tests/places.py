@@ -60,3 +60,9 @@ def give_to_somebody(folder: Path) -> None:
     if IS_ROOT:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, NOBODY, -1, follow_symlinks=False)
+
+
+def read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as from a device that is waited for."""
+    monkeypatch.setattr("shardtool.sources.reader.MEDIUM.is_cold", True)
+    monkeypatch.setattr("shardtool.sources.reader.COLD_FILE_SECONDS", -1.0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from helpers import make_tree, pack, read_members, run_cli
-from places import as_somebody, give_to_somebody
+from places import as_somebody, give_to_somebody, read_ahead
 from snapshots import small_tree, temps
 
 from shardtool import build as build_module
@@ -80,7 +80,7 @@ def test_a_file_that_changed_since_the_scan_stops_the_run_or_costs_its_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], cold: bool
 ) -> None:
     if cold:
-        monkeypatch.setattr("shardtool.sources.reader.COLD_SECONDS", -1.0)
+        read_ahead(monkeypatch)
     tree = small_tree(tmp_path / "src")
     whole = packed(tree, tmp_path / "whole", shards=4)
     victim = tree / "b" / "010.bin"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import make_tree, pack, working_in
+from places import read_ahead
 from snapshots import content
 
 OPTIONS = ("--shards", "5", "--label-from", "parent", "--split", "train=0.8,test=0.2", "--stratify", "label")
@@ -180,7 +181,7 @@ def test_umask_decides_the_mode_of_files_and_nothing_else(
 def test_files_read_ahead_are_the_same_bytes(
     tree: Path, wanted: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardtool.sources.reader.COLD_SECONDS", -1.0)
+    read_ahead(monkeypatch)
     pack(tree, tmp_path / "out", **SAME, durable=True)
     assert content(tmp_path / "out") == wanted
 

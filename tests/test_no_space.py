@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers import make_tree, pack, read_members, run_cli
-from places import limited, mounted
+from places import limited, mounted, read_ahead
 from snapshots import content, finish, leftovers, small_tree, temps
 
 from shardtool.errors import NoSpace
@@ -133,7 +133,7 @@ def test_64_descriptors_are_enough(tmp_path: Path, workers: str) -> None:
 
 
 def test_64_descriptors_are_enough_to_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardtool.sources.reader.COLD_SECONDS", -1.0)
+    read_ahead(monkeypatch)
     tree = many(tmp_path / "many")
     with limited(resource.RLIMIT_NOFILE, 64):
         pack(tree, tmp_path / "out", shards=3, durable=True)
