@@ -84,17 +84,9 @@ def sides_of(kind: str, work: Path, source: Path, one: Path, durability: str) ->
             find = f"cd {source} && find . -type f > {listing} && {split}"
             sides.append(Side("two-tars", ["sh", "-c", find], [work / "h0.tar", work / "h1.tar"]))
         return sides
+    # The pack phase is what `pack SRC OUT` does beyond `plan --write SRC OUT`: the same start-up, scan and plan.
     plan = [*SHARDTOOL, "plan", "--write", str(source), str(out), "--shard-size", SHARD, "-q"]
-    resume = [*SHARDTOOL, "pack", str(out), "--workers", "2", "--durability", durability, "-q"]
-    small_out = work / "one-out"
-    small_plan = [*SHARDTOOL, "plan", "--write", str(one), str(small_out), "--shard-size", SHARD, "-q"]
-
-    def before() -> None:
-        subprocess.run(plan, check=True, stdout=subprocess.DEVNULL)
-        subprocess.run(small_plan, check=True, stdout=subprocess.DEVNULL)
-
-    resume_small = [str(small_out) if word == str(out) else word for word in resume]
-    shardtool = Side("shardtool", resume, [out, small_out], before, startup=resume_small)
+    shardtool = Side("shardtool", pack, [out], startup=plan)
     listing = work / "list"
     subprocess.run(pack, check=True, stdout=subprocess.DEVNULL)
     write_list(source, out, listing, is_shuffled=True)
