@@ -12,6 +12,7 @@ import xxhash
 from helpers import make_tree, pack, read_tar, read_webdataset, shard_paths
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import read_ahead
 
 from shardtool.errors import BadKey
 from shardtool.formats.tar import SLAB_BYTES, TarFormat, layout_of, member_names, write_simple
@@ -76,13 +77,15 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_slab_writes_what_the_simple_writer_writes(mixed: Path, tmp_path: Path) -> None:
+def test_the_slab_writes_what_the_simple_writer_writes(
+    mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows, reader, shard = packed_rows(mixed / "out")
     slab, simple = (written(tmp_path, rows, reader, write) for write in (TarFormat().write, write_simple))
     assert slab[0] == simple[0] == shard.read_bytes()
     for column in ("sample_offset", "sample_bytes", "part_offset", "part_xxh3_64"):
         assert np.array_equal(getattr(slab[1], column), getattr(simple[1], column))
-    reader.is_cold = True  # files are opened ahead
+    read_ahead(monkeypatch)
     assert written(tmp_path, rows, reader, TarFormat().write)[0] == slab[0]
     reader.close()
 
