@@ -10,7 +10,6 @@ one, or none, whichever stays below `limit_bytes`.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["PiecesAhead"]
 
 LIMIT_BYTES = 1 << 30
-MAX_TOLD = 1 << 14  # windows remembered
 
 
 class PiecesAhead:
@@ -39,8 +37,10 @@ class PiecesAhead:
 
     def __init__(self, order: Order, mean_bytes: float, num_lanes: int, *, limit_bytes: int = LIMIT_BYTES) -> None:
         self._order, self._num_lanes = order, max(1, num_lanes)
-        self._told: OrderedDict[tuple[int, int, int], None] = OrderedDict()
         params = order.params
+        self._epoch = -1
+        self._told = np.zeros(params.lanes, np.int64)  # of each lane, the first window not told
+        self._due = np.zeros(params.lanes, np.int64)  # the index in each lane at which to tell again
         lane_samples = order.num_samples / params.lanes
         shard_samples = order.num_samples / max(1, len(order.counts))
         piece = shard_samples if params.piece == "shard" else int(params.piece)
@@ -58,22 +58,23 @@ class PiecesAhead:
 
     def _new_pieces(self, positions: Int64Array) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
         # Positions ascend and lanes take turns, so the last ones are those farthest along their lanes.
-        epochs, places = np.divmod(positions[-self._num_lanes * self._order.params.unit :], self._order.num_samples)
+        last = positions[-self._num_lanes * self._order.params.unit :]
+        epochs, places = np.divmod(last, self._order.num_samples)
         lanes, index = self._order.layout.split(places)
-        for epoch, lane, at in zip(epochs.tolist(), lanes.tolist(), index, strict=True):
-            pieces = self._order.pieces(epoch, lane)
-            window = int(pieces.window_of(at.reshape(1))[0])
-            for coming in range(window, window + self.num_windows):
-                if self._is_new((epoch, lane, coming)):
-                    yield self._rows(epoch, lane, coming)
+        is_due = (index >= self._due[lanes]) | (epochs != self._epoch)
+        for epoch, lane, at in zip(epochs[is_due].tolist(), lanes[is_due].tolist(), index[is_due], strict=True):
+            yield from self._tell(epoch, lane, at)
 
-    def _is_new(self, window: tuple[int, int, int]) -> bool:
-        if window in self._told:
-            return False
-        self._told[window] = None
-        if len(self._told) > MAX_TOLD:
-            self._told.popitem(last=False)
-        return True
+    def _tell(self, epoch: int, lane: int, at: Int64Array) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._told[:], self._due[:] = 0, 0
+        pieces = self._order.pieces(epoch, lane)
+        window = int(pieces.window_of(at.reshape(1))[0])
+        self._due[lane] = sum(pieces.window_extent(window))  # the index that begins the next one
+        for coming in range(max(window, int(self._told[lane])), window + self.num_windows):
+            yield self._rows(epoch, lane, coming)
+        self._told[lane] = window + self.num_windows
 
     def _rows(self, epoch: int, lane: int, window: int) -> tuple[Int64Array, Int64Array, Int64Array]:
         order, size = self._order, self._order.params.window

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardtool.assign import check_feasible
 from shardtool.assignment import choose_order
-from shardtool.deal import Deal
+from shardtool.deal import Deal, Dealt
 from shardtool.errors import UsageProblem
 from shardtool.order import Order
 from shardtool.order_state import dump_state, load_state
@@ -73,15 +74,21 @@ class Turn:
         return next(self.batches(range(step, step + 1)))
 
     def batches(self, steps: range) -> Iterator[Batch]:
-        """This rank's parts of several steps, located some thousand samples at a time."""
+        """This rank's parts of several steps, computed some thousand samples at a time."""
         share = max(1, self.deal.batch_size // self.deal.world_size)
         size = max(1, BLOCK // share)
         for first in range(0, len(steps), size):
-            dealt = [self.deal.batch(step, self.rank) for step in steps[first : first + size]]
-            shards, rows = self.order.locate(np.concatenate([part.positions for part in dealt]))
-            edges = np.cumsum([0, *(len(part.positions) for part in dealt)]).tolist()
-            for part, begin, end in zip(dealt, edges[:-1], edges[1:], strict=True):
-                yield Batch(part.positions, shards[begin:end], rows[begin:end], part.is_valid)
+            yield from self._block(steps[first : first + size])
+
+    def _block(self, steps: range) -> Iterator[Batch]:
+        begin, end = self.position_after(steps[0]), self.position_after(steps[-1] + 1)
+        dealt = self.deal.positions(self.rank, begin, end)
+        if steps.step > 1:
+            dealt = Dealt(*(column[(dealt.steps - steps.start) % steps.step == 0] for column in dealt))
+        shards, rows = self.order.locate(dealt.positions)
+        edges = np.searchsorted(dealt.steps, np.append(steps, steps[-1] + 1)).tolist()
+        for low, high in pairwise(edges):
+            yield Batch(dealt.positions[low:high], shards[low:high], rows[low:high], dealt.is_valid[low:high])
 
     def position_after(self, num_steps: int) -> int:
         """Position of the stream after the first `num_steps` steps."""

@@ -250,18 +250,19 @@ class SampleReader:
         shards, rows = self._locate(numbers[by_place])
         found: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
         runs: list[Run] = []
-        known, place, run = -1, -1, Run(-1, 0, 0, [])
+        known, wanted = -1, self._parts
         for spot, shard, row in zip(by_place.tolist(), shards.tolist(), rows.tolist(), strict=True):
             if shard != known:
                 known, place, run = shard, int(self.shards.places[shard]), Run(-1, -MAX_RUN, -MAX_RUN, [])
                 table = self._table(place)
+                starts, offsets, sizes = table.part_start, table.offset, table.size
             sample = found[spot]
             sample[KEY] = table.key(row)
-            for part in range(table.part_start[row], table.part_start[row + 1]):
+            for part in range(starts[row], starts[row + 1]):
                 name = table.names[table.code[part]]
-                if self._parts is not None and name not in self._parts:
+                if wanted is not None and name not in wanted:
                     continue
-                offset, size = table.offset[part], table.size[part]
+                offset, size = offsets[part], sizes[part]
                 sample[name] = b""  # keeps the order of the parts, whichever is read first
                 if run.takes(offset, size):
                     run.picks.append((sample, name, part, offset, size))
