@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import mmap
 import os
@@ -160,13 +161,18 @@ def test_a_reader_travels_to_another_process(packed: str) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_threads_share_a_reader(packed: str) -> None:
+@pytest.mark.parametrize("max_files", [256, 1])
+def test_threads_share_a_reader(packed: str, max_files: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    reader, wanted = SampleReader(packed), contents(packed)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: reader.read([number])[0], list(range(NUM_SAMPLES)) * 3))
-    assert found == wanted * 3
+    monkeypatch.setattr("shardtool.loading.files.MAX_FILES", max_files)
+    wanted = contents(packed)
+    numbers = random.Random(2).choices(range(NUM_SAMPLES), k=300)
+    for _ in range(5):
+        reader = SampleReader(packed)
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda number, reader=reader: reader.read([number])[0], numbers))
+        assert found == [wanted[number] for number in numbers]
 
 
 @pytest.mark.parametrize("io", ["mmap", "threads:0", "threads:x", "threads"])
@@ -427,3 +433,11 @@ def test_sizes_are_those_of_the_index(packed: str) -> None:
     with Dataset.open(packed) as dataset:
         whole = np.concatenate([dataset.index(shard).num_bytes for shard in range(dataset.num_shards)])
     assert sizes == whole[numbers].tolist()
+
+
+@pytest.mark.parametrize("name", ["torch", "grain"])
+def test_a_missing_extra_is_an_error_that_names_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"shardtool.{name}", raising=False)
+    with pytest.raises(ImportError, match=rf"pip install 'shardtool\[{name}\]'"):
+        importlib.import_module(f"shardtool.{name}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardFiles", "available_memory"]
 
-MAX_FILES = 256  # kept open; the least recently used go first
+MAX_FILES = 256  # kept open; those opened first go first, which costs no bookkeeping a read
 PRELOAD_SHARE = 0.9  # of the available memory
 PAGE_BYTES = 4096
 
@@ -38,7 +37,7 @@ class ShardFiles:
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
-        self._files: OrderedDict[int, _File] = OrderedDict()
+        self._files: dict[int, _File] = {}
         self._maps: dict[int, mmap.mmap] = {}
         self._lock = Lock()
 
@@ -52,7 +51,8 @@ class ShardFiles:
         if mapped is not None and offset + size <= len(mapped):
             return mapped[offset : offset + size]
         try:
-            data = os.pread(self._file(shard).fd, size, offset)
+            file = self._file(shard)  # held until the read is done; what is evicted meanwhile closes only then
+            data = os.pread(file.fd, size, offset)
         except OSError:
             data = b""
         if len(data) < size:  # cut short, or gone: read again where that is explained
@@ -63,7 +63,8 @@ class ShardFiles:
         """Tell the kernel to read a range ahead; returns at once. Does nothing where the system has no such call."""
         if hasattr(os, "posix_fadvise") and shard not in self._maps:
             try:
-                os.posix_fadvise(self._file(shard).fd, offset, size, os.POSIX_FADV_WILLNEED)
+                file = self._file(shard)
+                os.posix_fadvise(file.fd, offset, size, os.POSIX_FADV_WILLNEED)
             except OSError:
                 return  # a hint; reading will tell what is wrong
 
@@ -105,14 +106,15 @@ class ShardFiles:
             self._maps[shard] = mapped
 
     def _file(self, shard: int) -> _File:
-        with self._lock:
-            file = self._files.get(shard)
-            if file is None:
-                file = self._files[shard] = _File(self._dataset.shard_path(shard))
+        file = self._files.get(shard)
+        if file is None:
+            with self._lock:
+                file = self._files.get(shard)
+                if file is None:
+                    file = self._files[shard] = _File(self._dataset.shard_path(shard))
                 if len(self._files) > MAX_FILES:
-                    self._files.popitem(last=False)
-            self._files.move_to_end(shard)
-            return file
+                    self._files.pop(next(iter(self._files)))
+        return file
 
 
 class _File:

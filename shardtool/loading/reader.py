@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,10 +55,8 @@ class Run:
         self.shard, self.begin, self.end, self.picks = shard, begin, end, picks
 
     def takes(self, offset: int, size: int) -> bool:
-        """True where a part is small and lies close enough to be read along."""
-        return (
-            size < ALONE_BYTES and self.begin <= offset <= self.end + MAX_GAP and offset + size - self.begin <= MAX_RUN
-        )
+        """True where a part that lies close is small enough to be read along."""
+        return size < ALONE_BYTES and offset + size - self.begin <= MAX_RUN
 
 
 class Fetch:
@@ -134,7 +132,7 @@ class SampleReader:
         self.shards = split_shards(manifest, split)
         self._edges = np.concatenate([[0], np.cumsum(self.shards.counts)]).astype(np.int64)
         self._pool: ThreadPoolExecutor | None = None
-        self._lock = Lock()
+        self._lock = RLock()
         self._open()
 
     def __len__(self) -> int:
@@ -147,7 +145,7 @@ class SampleReader:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = Lock()
+        self._lock = RLock()
 
     def read(self, numbers: Sequence[int] | Int64Array, is_valid: NDArray[np.bool_] | None = None) -> list[Any]:
         """Samples by number, in the order given.
@@ -219,14 +217,12 @@ class SampleReader:
 
     def unpack(self, runs: list[Run], data: list[bytes]) -> None:
         """Cut the parts out of the ranges, and decode them."""
+        is_plain = not (self._check or self._kinds)
         for run, piece in zip(runs, data, strict=True):
             begin = run.begin
             for sample, name, part, offset, size in run.picks:
                 payload = piece[offset - begin : offset - begin + size]
-                if self._check:
-                    self._compare(run.shard, part, payload)
-                decode = self._decoders[name]
-                sample[name] = payload if decode is None else decode(payload)
+                sample[name] = payload if is_plain else self._value(run.shard, name, part, payload)
 
     def finish(self, found: list[dict[str, Any]], is_valid: NDArray[np.bool_] | None) -> list[Any]:
         """Mark what is repeated, then transform."""
@@ -264,7 +260,7 @@ class SampleReader:
                     continue
                 offset, size = offsets[part], sizes[part]
                 sample[name] = b""  # keeps the order of the parts, whichever is read first
-                if run.takes(offset, size):
+                if run.begin <= offset <= run.end + MAX_GAP and run.takes(offset, size):
                     run.picks.append((sample, name, part, offset, size))
                     run.end = max(run.end, offset + size)
                 else:
@@ -272,9 +268,14 @@ class SampleReader:
                     runs.append(run)
         return runs, found
 
-    def _compare(self, shard: int, part: int, payload: bytes) -> None:
-        if xxhash.xxh3_64_intdigest(payload) != self._table(shard).digest[part]:
-            self._dataset.read_part(shard, part)  # raises, and says where
+    def _value(self, shard: int, name: str, part: int, payload: bytes) -> Any:
+        if self._check:
+            with self._lock:
+                wanted = self._table(shard).digest[part]
+                if xxhash.xxh3_64_intdigest(payload) != wanted:
+                    self._dataset.read_part(shard, part)  # raises, and says where
+        decode = self._decoders[name]
+        return payload if decode is None else decode(payload)
 
     def _table(self, place: int) -> ShardTable:
         table = self._tables.get(place)
