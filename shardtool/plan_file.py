@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +80,7 @@ class StoredPlan:
     ledger: Ledger
     label_names: tuple[str, ...] = ()
     membership: dict[str, Any] | None = None
-    scanned_at: float = 0.0  # time.monotonic() of the scan in this process; not stored
+    scanned_at: float = field(default=0.0, compare=False)  # time.monotonic() of the scan; not stored
 
     @property
     def num_samples(self) -> int:

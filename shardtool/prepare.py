@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from shardtool.workers import WorkerPool
 
 
+NOTABLE_LINKS = 10  # and a tenth of the entries
+
+
 @dataclass(frozen=True)
 class Grouped:
     """Samples ready to be planned, and all that was met on the way to them."""
@@ -187,8 +190,18 @@ def prepare(
     failed.merge(grouped.failed)
     failed.merge(plan.failed)
     ledger = Ledger(scanned.seen, dict(grouped.ignored.counts), failed.total())
-    notices = [*_texts(grouped.problems), *plan.notices]
+    notices = [*_links(scanned), *_texts(grouped.problems), *plan.notices]
     return Prepared(plan, ledger, grouped.ignored, failed, tuple(notices), scanned, scanned_at)
+
+
+def _links(scanned: ScanResult) -> list[str]:
+    """A notice where links make up much of the source: what they point to is packed under each name."""
+    if scanned.num_links < NOTABLE_LINKS or 10 * scanned.num_links < scanned.entries.num_entries:
+        return []
+    return [
+        f"{scanned.num_links:,} links were followed: what they point to is packed under each of its names. "
+        "Without them: --links skip"
+    ]
 
 
 def _texts(problems: tuple[Problem, ...]) -> list[str]:
