@@ -192,7 +192,13 @@ SHARDS = (
         metavar="SIZE",
         help="No shard is larger, headers and padding counted. [default: 256MiB]",
     ),
-    _define("Shards", "--shards", type=CountType(slip="--shard-size"), metavar="N", help="Make exactly N shards, of each split."),
+    _define(
+        "Shards",
+        "--shards",
+        type=CountType(slip="--shard-size"),
+        metavar="N",
+        help="Make exactly N shards, of each split.",
+    ),
     _define(
         "Shards",
         "--samples-per-shard",
