@@ -101,7 +101,7 @@ class PackResult:
     num_resumed: int  # shards that were there already
     num_missing: int
     failed: tuple[tuple[str, str], ...]
-    seconds: float
+    seconds: dict[str, float]  # of each phase: plan, pack, publish
 
     @property
     def failed_entries(self) -> int:
@@ -140,7 +140,8 @@ class PackResult:
             **totals,
             "missing_shards": self.num_missing,
             "resumed_shards": self.num_resumed,
-            "seconds": round(self.seconds, 3),
+            "seconds": round(sum(self.seconds.values()), 3),
+            "phase_seconds": {phase: round(seconds, 3) for phase, seconds in self.seconds.items()},
         }
 
 
@@ -151,7 +152,7 @@ def build(request: PackRequest, pool: WorkerPool | None, executor: Executor, say
         DestinationExists, PlanMismatch: the output holds something else.
         ShardtoolError: as the steps say.
     """
-    began = time.monotonic()
+    laps = _Laps()
     _check_request(request)
     state = state_of(request.out)
     with locked(request.out, request.part):
@@ -160,7 +161,8 @@ def build(request: PackRequest, pool: WorkerPool | None, executor: Executor, say
         else:
             with in_turn(request.out, "plan"):
                 stored = _settle_plan(request, state, pool, say)
-        return _pack(request, stored, executor, say, began)
+        laps.end("plan")
+        return _pack(request, stored, executor, say, laps)
 
 
 def _check_request(request: PackRequest) -> None:
@@ -284,7 +286,7 @@ def _plan_is_gone(out: str) -> DestinationExists:
     )
 
 
-def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say, began: float) -> PackResult:
+def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say, laps: _Laps) -> PackResult:
     """Pack the shards that have no valid receipt, then publish where all have one."""
     out = request.out
     known = read_receipts(out)
@@ -298,7 +300,7 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
         with suppress(SourceNotFound, FormatError):  # no manifest yet, or a damaged one
             known_manifest = load_manifest(out)
             _tidy(request, list(valid.values()))
-            return PackResult(stored, known_manifest, 0, len(settled), 0, (), time.monotonic() - began)
+            return PackResult(stored, known_manifest, 0, len(settled), 0, (), laps.seconds)
     todo = [shard for shard in _shards_of(request, stored) if shard not in settled]
     if todo:
         with suppress(FileNotFoundError):
@@ -308,9 +310,24 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
         if num_settled:
             say.step("resume", f"{plural(num_settled, 'shard')} of {len(stored.shards):,} are there already")
         _run(request, stored, todo, executor, say)
+    laps.end("pack")
     with in_turn(out, "publish"):
         manifest, failed, missing = _publish(request, stored)
-    return PackResult(stored, manifest, len(todo), len(settled), missing, failed, time.monotonic() - began)
+    laps.end("publish")
+    return PackResult(stored, manifest, len(todo), len(settled), missing, failed, laps.seconds)
+
+
+class _Laps:
+    """Seconds of each phase of a run."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._began = time.monotonic()
+
+    def end(self, phase: str) -> None:
+        now = time.monotonic()
+        self.seconds[phase] = now - self._began
+        self._began = now
 
 
 def _tidy(request: PackRequest, receipts: list[Receipt]) -> None:

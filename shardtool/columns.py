@@ -90,4 +90,4 @@ def offsets_of(array: BinaryArray) -> Int64Array:
     """int64[n + 1]: offsets into the data buffer."""
     width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
     raw = np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
-    return raw.astype(np.int64)
+    return raw.astype(np.int64, copy=False)

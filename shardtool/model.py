@@ -61,6 +61,13 @@ class EntryTable:
         return folders
 
     @cached_property
+    def prefixes(self) -> BinaryArray:
+        """binary[num_dirs]: each folder with its slash, b"" for a root."""
+        import pyarrow as pa
+
+        return pa.array([folder + b"/" if folder else b"" for folder in self.dirs], pa.binary())
+
+    @cached_property
     def _folders(self) -> Int32Array:
         """int32[num_entries]; made once, when a plan is."""
         return np.repeat(np.arange(len(self.dirs), dtype=np.int32), np.diff(self.dir_start))

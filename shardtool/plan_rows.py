@@ -18,16 +18,15 @@ if TYPE_CHECKING:
 
 def shard_rows(table: SampleTable, samples: Int64Array) -> ShardRows:
     """The samples of one shard, in the given order, with keys and locators as bytes."""
-    keys = key_array(table, samples)
-    counts = table.parts_per_sample()[samples]
+    counts = table.part_start[samples + 1] - table.part_start[samples]
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     rows = np.repeat(table.part_start[samples] - starts[:-1], counts) + np.arange(starts[-1])
     owners = np.repeat(np.arange(len(samples)), counts)
     names = columns.take(columns.binary(table.part_names), table.part_name[rows])
     entries, entry = table.entries, table.part_entry[rows]
-    source = columns.null_where_equal(
-        path_array(table.entries, entry), columns.joined(columns.take(keys, owners), names, b".")
-    )
+    paths = path_array(entries, entry)
+    keys = key_array(table, samples, columns.take(paths, starts[:-1]))
+    source = columns.null_where_equal(paths, columns.joined(columns.take(keys, owners), names, b"."))
     files = ShardRows(
         keys=keys,
         labels=None if table.labels is None else table.labels[samples],

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardtool import columns
-from shardtool.keys import join
 
 if TYPE_CHECKING:
     from shardtool.model import BinaryArray, EntryTable, Int64Array, SampleTable
 
 
-def key_array(table: SampleTable, samples: Int64Array) -> BinaryArray:
+def key_array(table: SampleTable, samples: Int64Array, firsts: BinaryArray = None) -> BinaryArray:
     """binary[n]: keys of the given rows, in their order.
 
     Under the default rule a key is the head of its first file's path, cut in numpy: about 0.1 us a key.
+
+    Args:
+        firsts: paths of the first files of these samples, where they are at hand.
     """
     rows = table.part_entry[table.part_start[samples]]
     rule = table.rule
     if rule.is_contiguous and not rule.escape_names and not _any_hidden(table.entries, rows):
-        return columns.heads(path_array(table.entries, rows), table.key_bytes[samples])
+        paths = path_array(table.entries, rows) if firsts is None else firsts
+        return columns.heads(paths, table.key_bytes[samples])
     return columns.binary([rule.key(identity) for identity in identities_of(table, samples)])
 
 
@@ -42,8 +45,7 @@ def identities_of(table: SampleTable, samples: Int64Array) -> list[bytes]:
 
 def path_array(entries: EntryTable, rows: Int64Array) -> BinaryArray:
     """binary[n]: paths of the given entries below their roots."""
-    prefixes = columns.binary([join(folder, b"") for folder in entries.dirs])
-    folders = columns.take(prefixes, entries.folder_of(rows))
+    folders = columns.take(entries.prefixes, entries.folder_of(rows))
     return columns.joined(folders, columns.take(entries.names, rows), b"")
 
 

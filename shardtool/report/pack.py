@@ -21,8 +21,8 @@ def pack_text(result: PackResult, out: str) -> str:
     dataset = f"dataset {result.manifest.dataset_id[:8]}"
     if result.num_packed == 0:
         return f"done   {out} is complete ({dataset}); nothing to do"
-    speed = result.manifest.num_bytes / max(result.seconds, 1e-9)
-    took = f"{format_bytes(result.manifest.num_bytes)} in {format_duration(result.seconds)}"
+    speed = result.manifest.num_bytes / max(sum(result.seconds.values()), 1e-9)
+    took = f"{format_bytes(result.manifest.num_bytes)} in {format_duration(sum(result.seconds.values()))}"
     took += f", {format_bytes(speed)}/s" if result.num_resumed == 0 else ""
     lines = [f"done   {out}   {dataset}   {ledger_text(result.manifest.ledger)}", f"       {took}"]
     return "\n".join(lines + left_out(result.manifest.ledger, out))
