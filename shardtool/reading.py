@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shardtool.manifest import Manifest
 
 WINDOW_BYTES = 1 << 20  # of one sequential read; stays in the cache while its parts are sliced out
+LARGE_PART_BYTES = 16 << 10  # mean from which parts are read one by one
 MAX_INDEXES, MAX_FILES = 1024, 64  # kept open; the least recently used go first
 
 
@@ -186,8 +187,25 @@ class Dataset:
         """
         index = self.index(shard)
         stop = index.num_samples if stop is None else min(stop, index.num_samples)
+        parts = slice(int(index.part_start[start]), int(index.part_start[max(start, stop)]))
+        is_large = int(index.part_bytes[parts].sum()) > LARGE_PART_BYTES * (parts.stop - parts.start)
+        read = self._by_part if is_large else self._window
         for first, last in windows(index, start, stop):
-            yield from self._window(shard, index, first, last, check)
+            yield from read(shard, index, first, last, check)
+
+    def _by_part(self, shard: int, index: ShardIndex, first: int, last: int, check: bool) -> Iterator[Sample]:
+        """As `_window`, a `pread` a part: large parts are copied once, into memory that the sample before has freed."""
+        low, high = int(index.part_start[first]), int(index.part_start[last])
+        offsets, sizes = index.part_offset[low:high].tolist(), index.part_bytes[low:high].tolist()
+        names = _shown_names(index.part_names.slice(low, high - low))
+        keys = columns.to_list(index.keys.slice(first, last - first))
+        labels = [None] * len(keys) if index.labels is None else index.labels[first:last].tolist()
+        bounds = (index.part_start[first : last + 1] - low).tolist()
+        for key, label, a, b in zip(keys, labels, bounds[:-1], bounds[1:], strict=True):
+            payloads = [self.read_range(shard, offsets[part], sizes[part]) for part in range(a, b)]
+            if check:
+                self._check(shard, index, low + a, payloads)
+            yield Sample(key, label, dict(zip(names[a:b], payloads, strict=True)))
 
     def _window(self, shard: int, index: ShardIndex, first: int, last: int, check: bool) -> Iterator[Sample]:
         base, end = int(index.offset[first]), int(index.offset[last - 1] + index.num_bytes[last - 1])
