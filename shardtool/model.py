@@ -217,6 +217,7 @@ class Receipt:
     parts: dict[str, PartTotals]
     failed: tuple[tuple[str, str], ...] = ()  # (escaped key, reason)
     failed_entries: int = 0  # files that the failed samples would have taken
+    waited: bool = field(default=False, compare=False)  # for the device; a hint to the executor, not stored
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from shardtool.model import PartTotals, Receipt
 from shardtool.names import index_path
 from shardtool.plan_file import read_rows
 from shardtool.receipts import write_receipt
-from shardtool.sources.reader import FRESH_SECONDS, LocalReader
+from shardtool.sources.reader import FRESH_SECONDS, MEDIUM, LocalReader
 from shardtool.storage.local import ShardFile, sweep_temps, sync_folder
 
 if TYPE_CHECKING:
@@ -154,7 +154,15 @@ def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:
         reader.close()
     payload = int(rows.sizes.sum())
     receipt = Receipt(
-        job.plan_id, shard, spec.split, (record,), index.record(), rows.num_samples, payload, part_totals(rows)
+        job.plan_id,
+        shard,
+        spec.split,
+        (record,),
+        index.record(),
+        rows.num_samples,
+        payload,
+        part_totals(rows),
+        waited=MEDIUM.is_cold,
     )
     return _Draft(file, index, receipt)
 

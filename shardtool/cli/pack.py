@@ -63,7 +63,7 @@ def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -
         from shardtool.report.pack import next_steps, pack_text
 
         request = pack_request(sources, out, plan_options(sources, chosen), chosen)
-        result = build(request, pool, LocalExecutor(pool), output)
+        result = build(request, pool, LocalExecutor(pool, may_grow=not chosen["workers"]), output)
     output.result(result.document(out), pack_text(result, out), brief=out)
     for line in next_steps(result, out):
         output.hint(line)

@@ -19,10 +19,15 @@ PRELOAD = ("shardtool.pack", "shardtool.formats.tar")
 
 
 class LocalExecutor:
-    """Runs `pack_shard` in the processes of a pool."""
+    """Runs `pack_shard` in the processes of a pool.
 
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
+    Args:
+        pool: its processes.
+        may_grow: take twice as many once a shard waited for the device: then more reads are under way.
+    """
+
+    def __init__(self, pool: WorkerPool, *, may_grow: bool = False) -> None:
+        self._pool, self._may_grow = pool, may_grow
 
     def run(self, job: PackJob, shards: Sequence[int]) -> Generator[Receipt, None, None]:
         """Receipts in order of completion; the shard of a dead worker is packed again."""
@@ -30,6 +35,8 @@ class LocalExecutor:
         for _, receipt in pool.run(
             PACK, shards, context=job, window=WINDOW, describe=lambda shard: job.specs[shard].path
         ):
+            if receipt.waited and self._may_grow:
+                pool.num_workers, self._may_grow = 2 * pool.num_workers, False
             yield receipt
 
 
