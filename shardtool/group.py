@@ -7,27 +7,23 @@ The hash is the one that shuffles (`xxh3_64(key, seed)`), so no key is hashed tw
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 
-from shardtool.columns import to_list
 from shardtool.errors import BadKey, DuplicateKey, GroupError
 from shardtool.model import Problem, SampleTable, Tally
+from shardtool.runs import NO_MATCH, NO_PART, find_runs
 from shardtool.samples import identities_of, keys_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from shardtool.keys import KeyRule
     from shardtool.model import EntryTable
+    from shardtool.runs import Runs
+    from shardtool.workers import WorkerPool
 
-CHUNK_ROWS = 1 << 16  # names held as Python objects at a time
 MAX_PART_NAMES = 64
-NO_PART, NO_MATCH = -1, -2  # part ids of entries that belong to no sample
 _REASONS = {NO_PART: "no_extension", NO_MATCH: "no_match"}
 
 
@@ -40,45 +36,14 @@ class Grouping:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """Neighbouring entries with one identity; rows are entries, columns as they grow while names are read."""
-
-    start: Any  # first entry of each run
-    hashes: Any
-    key_bytes: Any
-    part_ids: Any  # one an entry
-
-
-class _PartIds(dict[bytes, int]):
-    """Extension -> row in `names`; unseen ones are normalised by the rule and added."""
-
-    def __init__(self, rule: KeyRule) -> None:
-        super().__init__()
-        self.rule = rule
-        self.names: list[bytes] = []
-        self._numbers: dict[bytes, int] = {}
-
-    def __missing__(self, extension: bytes) -> int:
-        name = self.rule.part(extension)
-        if name is None:
-            number = NO_PART
-        elif name in self._numbers:
-            number = self._numbers[name]
-        else:
-            if len(self.names) >= np.iinfo(np.int16).max:
-                raise BadKey(
-                    f"more than {len(self.names):,} different part names, such as {_show(name)}",
-                    hint="try --group-by last-dot, or give the rule with --group-by regex:…",
-                )
-            number = self._numbers[name] = len(self.names)
-            self.names.append(name)
-        self[extension] = number
-        return number
-
-
 def group(
-    entries: EntryTable, rule: KeyRule, *, seed: int = 0, on_duplicate: str = "error", trust_parts: bool = False
+    entries: EntryTable,
+    rule: KeyRule,
+    *,
+    seed: int = 0,
+    on_duplicate: str = "error",
+    trust_parts: bool = False,
+    pool: WorkerPool | None = None,
 ) -> Grouping:
     """The samples of a scan, in source order, parts by name inside a sample.
 
@@ -87,16 +52,16 @@ def group(
         on_duplicate: `error`, `first` (keep the first in source order) or `skip` (drop all of them) when a sample has
             two parts of one name.
         trust_parts: the user chose the rule; odd part names become notices.
+        pool: shares the reading of many names.
 
     Raises:
         DuplicateKey: two parts of a sample have one name, and `on_duplicate` is `error`.
         BadKey: part names that show that the rule cuts names wrongly, unless `trust_parts`.
         GroupError: no sample at all.
     """
-    part_ids = _PartIds(rule)
-    runs = _find_runs(entries, rule, part_ids, seed)
+    runs = find_runs(entries, rule, seed, pool)
     ignored = _ignored(entries, runs.part_ids)
-    table = _assemble(entries, rule, runs, part_ids.names)
+    table = _assemble(entries, rule, runs)
     table = _merge_equal_keys(table)
     table = _sort_parts(table)
     if table.num_samples == 0:
@@ -106,73 +71,6 @@ def group(
     return Grouping(table, ignored, problems)
 
 
-def _find_runs(entries: EntryTable, rule: KeyRule, part_ids: _PartIds, seed: int) -> _Runs:
-    runs = _Runs(array("q"), array("Q"), array("i"), array("h"))
-    read = _read_contiguous if rule.is_contiguous else _read_any
-    for first, folder, names in _folder_chunks(entries):
-        read(runs, first, folder, names, rule, part_ids, seed)
-    return _Runs(
-        np.frombuffer(runs.start, np.int64),
-        np.frombuffer(runs.hashes, np.uint64),
-        np.frombuffer(runs.key_bytes, np.int32),
-        np.frombuffer(runs.part_ids, np.int16),
-    )
-
-
-def _folder_chunks(entries: EntryTable) -> Iterator[tuple[int, bytes, list[bytes]]]:
-    """(first row, folder, names) for each folder, converting about CHUNK_ROWS names at a time."""
-    base = 0
-    chunk: list[bytes] = []
-    for folder, start, stop in entries.folders():
-        if stop > base + len(chunk):
-            base = start
-            chunk = to_list(entries.names.slice(start, max(stop - start, CHUNK_ROWS)))
-        yield start, entries.dirs[folder], chunk[start - base : stop - base]
-
-
-def _read_contiguous(
-    runs: _Runs, row: int, folder: bytes, names: list[bytes], rule: KeyRule, part_ids: _PartIds, seed: int
-) -> None:
-    """The hot loop of grouping: about 0.3 us an entry."""
-    add_start, add_hash, add_bytes = runs.start.append, runs.hashes.append, runs.key_bytes.append
-    add_part, digest, key_of = runs.part_ids.append, xxhash.xxh3_64_intdigest, rule.key
-    prefix = folder + b"/" if folder else b""
-    escapes = rule.escape_names
-    last = None
-    for name in names:
-        stem, _, extension = name.partition(b".")
-        if not stem:  # a hidden file: its first dot belongs to the stem
-            stem, _, extension = name[1:].partition(b".")
-            stem = b"." + stem
-        if stem != last:
-            last, key = stem, prefix + stem
-            if escapes or stem[:1] == b".":
-                key = key_of(key)
-            add_start(row)
-            add_hash(digest(key, seed))
-            add_bytes(len(key))
-        add_part(part_ids[extension])
-        row += 1
-
-
-def _read_any(
-    runs: _Runs, row: int, folder: bytes, names: list[bytes], rule: KeyRule, part_ids: _PartIds, seed: int
-) -> None:
-    last = None
-    for name in names:
-        found = rule.split(folder, name)
-        identity, extension = found or (b"", b"")
-        if not identity:
-            found = None
-        if identity != last or found is None:
-            last, key = identity, rule.key(identity)
-            runs.start.append(row)
-            runs.hashes.append(xxhash.xxh3_64_intdigest(key, seed))
-            runs.key_bytes.append(len(key))
-        runs.part_ids.append(NO_MATCH if found is None else part_ids[extension])
-        row += 1
-
-
 def _ignored(entries: EntryTable, part_ids: Any) -> Tally:
     tally = Tally()
     for row in np.flatnonzero(part_ids < 0).tolist():
@@ -180,7 +78,7 @@ def _ignored(entries: EntryTable, part_ids: Any) -> Tally:
     return tally
 
 
-def _assemble(entries: EntryTable, rule: KeyRule, runs: _Runs, part_names: list[bytes]) -> SampleTable:
+def _assemble(entries: EntryTable, rule: KeyRule, runs: Runs) -> SampleTable:
     """One sample a run that kept an entry."""
     kept = runs.part_ids >= 0
     ends = np.append(runs.start, entries.num_entries).astype(np.int64)
@@ -193,7 +91,7 @@ def _assemble(entries: EntryTable, rule: KeyRule, runs: _Runs, part_names: list[
             ends,
             np.arange(entries.num_entries, dtype=_row_type(entries.num_entries)),
             runs.part_ids,
-            part_names,
+            runs.part_names,
         )
     before = np.concatenate([[0], np.cumsum(kept)]).astype(np.int64)
     starts = before[ends]
@@ -206,7 +104,7 @@ def _assemble(entries: EntryTable, rule: KeyRule, runs: _Runs, part_names: list[
         np.append(starts[:-1][used], starts[-1]),
         np.flatnonzero(kept).astype(_row_type(entries.num_entries)),
         runs.part_ids[kept],
-        part_names,
+        runs.part_names,
     )
 
 

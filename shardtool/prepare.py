@@ -100,7 +100,9 @@ def problems_error(fatal: Sequence[Problem]) -> SourceError:
     return error("\n".join(lines), hint="; ".join(dict.fromkeys(problem.hint for problem in fatal if problem.hint)))
 
 
-def group_scanned(scanned: ScanResult, options: PlanOptions, *, trust_parts: bool = False) -> Grouped:
+def group_scanned(
+    scanned: ScanResult, options: PlanOptions, pool: WorkerPool | None = None, *, trust_parts: bool = False
+) -> Grouped:
     """Samples with labels and joined parts, as the options ask.
 
     Raises:
@@ -124,7 +126,9 @@ def group_scanned(scanned: ScanResult, options: PlanOptions, *, trust_parts: boo
         no_ext=options.no_ext or None,
         escape_names=options.escape_names,
     )
-    grouping = group(entries, rule, seed=options.seed, on_duplicate=options.on_duplicate, trust_parts=trust_parts)
+    grouping = group(
+        entries, rule, seed=options.seed, on_duplicate=options.on_duplicate, trust_parts=trust_parts, pool=pool
+    )
     ignored.merge(grouping.ignored)
     samples = grouping.samples
     twins = twin_names(samples, options.seed)
@@ -183,7 +187,7 @@ def prepare(
     scanned_at = time.monotonic()
     scanned = scan_sources(roots, options, pool, on_error=on_error, null=null)
     raise_problems(scanned)
-    grouped = group_scanned(scanned, options, trust_parts=trust_parts)
+    grouped = group_scanned(scanned, options, pool, trust_parts=trust_parts)
     _check_names(grouped.samples)
     plan = make_plan(grouped.samples, options)
     failed = Tally()

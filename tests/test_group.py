@@ -11,10 +11,12 @@ from helpers import entry_table, make_tree, read_members, run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardtool import runs
 from shardtool.errors import BadKey, DuplicateKey, GroupError
 from shardtool.group import MAX_PART_NAMES, Grouping, group, select_samples
 from shardtool.keys import parse_rule
 from shardtool.samples import identities_of, keys_of, member_names_of
+from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -303,3 +305,22 @@ def test_a_command_shows_offenders_and_takes_the_cure(tmp_path: Path) -> None:
     assert re.search(r"22\.05\.png, 22\.06\.png  ->  key 22", done.error["message"])
     assert run_cli("pack", source, tmp_path / "out", "--group-by", "last-dot").code == 0
     assert read_members(tmp_path / "out") == {b"22_05.png": b"a", b"22_06.png": b"b"}
+
+
+@pytest.mark.parametrize("group_by", ["first-dot", "last-dot", "dir"])
+def test_workers_that_share_the_names_find_the_same_samples(monkeypatch: pytest.MonkeyPatch, group_by: str) -> None:
+    monkeypatch.setattr(runs, "SHARED_ROWS", 1)
+    monkeypatch.setattr(runs, "CHUNK_ROWS", 64)
+    parts = (b"jpg", b"TXT", b"json", b"x%d")
+    paths = [b"d%d/s%03d.%s" % (n % 9, n // 2, (parts[n % 3 + n % 2])[:3]) for n in range(900)] + [
+        b"d3/README",
+        b"top.jpg",
+    ]
+    table = entry_table(sorted(set(paths)))
+    rule = parse_rule(group_by, no_ext="none" if group_by == "dir" else None)
+    alone = group(table, rule, seed=3, trust_parts=True, on_duplicate="first")
+    with WorkerPool(2) as pool:
+        shared = group(table, rule, seed=3, trust_parts=True, on_duplicate="first", pool=pool)
+    assert as_dict(shared.samples) == as_dict(alone.samples)
+    assert shared.samples.key_hash.tolist() == alone.samples.key_hash.tolist()
+    assert shared.ignored == alone.ignored

@@ -12,7 +12,7 @@ LAYERS = (
     "errors model units names hashing permute keys columns samples sniff worker workers",
     "storage",
     "sources formats dialects index_file",
-    "scan group twins required labels match row_parts join splits cuts plan plan_rows "
+    "scan runs group twins required labels match row_parts join splits cuts plan plan_rows "
     "order order_params order_state lanes mixture deal assign placement",
     "plan_file receipts manifest pack prepare compare destination build status verify stage metrics deviation overhead "
     "advice probe dataset_stats survey dataset_diff key_tables reading lookup looking repeats shard_digest "
