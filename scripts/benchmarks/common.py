@@ -60,9 +60,7 @@ def run_once(
 ) -> dict[str, float]:
     """Wall and CPU seconds of one command with all its descendants."""
     full = [sys.executable, str(HERE / "measure.py"), *command]
-    done = subprocess.run(
-        full, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
-    )
+    done = subprocess.run(full, capture_output=True, text=True, env={**os.environ, **(environment or {})})
     line = done.stderr.strip().rsplit("\n", 1)[-1]
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")

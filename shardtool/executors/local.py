@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PACK = "shardtool.pack:pack_shard"
 WINDOW = 3  # shards a worker holds: one published, one packed, one waiting
-PRELOAD = ("shardtool.pack", "shardtool.formats.tar")
+PRELOAD = ("shardtool.pack", "shardtool.formats.tar", "shardtool.sources.tree", "shardtool.runs")
 
 
 class LocalExecutor:
