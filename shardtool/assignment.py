@@ -108,6 +108,7 @@ class Assignment:
     """Who reads what of one split, from `position` on."""
 
     dataset_id: str
+    fingerprint: str  # of the split, for saved states
     shards: SplitShards
     order: Order
     deal: Deal  # begins at `position`
@@ -190,11 +191,16 @@ class Assignment:
         """The state of a run that stands at `position`; what `--state` reads."""
         return dump_state(
             self.order.params,
-            fingerprint=self.dataset_id,
+            fingerprint=self.fingerprint,
             num_samples=self.order.num_samples,
             policy=self.deal.policy,
             position=self.position,
         )
+
+
+def fingerprint_of(manifest: Manifest, split: str) -> str:
+    """What a saved state belongs to: the dataset_id, and the split where the data set has several."""
+    return manifest.dataset_id if len(manifest.splits()) == 1 else f"{manifest.dataset_id}/{split}"
 
 
 def assign(manifest: Manifest, wish: Wish, state: Mapping[str, Any] | None = None) -> Assignment:
@@ -218,7 +224,16 @@ def assign(manifest: Manifest, wish: Wish, state: Mapping[str, Any] | None = Non
     check_feasible(order, deal)
     is_shuffled = bool(manifest.membership.get("shuffled"))
     return Assignment(
-        manifest.dataset_id, shards, order, deal, num_nodes, wish, is_shuffled, state is not None, tuple(notes)
+        manifest.dataset_id,
+        fingerprint_of(manifest, shards.name),
+        shards,
+        order,
+        deal,
+        num_nodes,
+        wish,
+        is_shuffled,
+        state is not None,
+        tuple(notes),
     )
 
 
@@ -306,7 +321,8 @@ def _start(
     """(order, policy, position, notes) of a new run, or of the one that the state is of."""
     if state is None:
         return _chosen(shards, wish), wish.policy or "carry", 0, []
-    restored = load_state(state, fingerprint=manifest.dataset_id, num_samples=shards.num_samples, policy=wish.policy)
+    fingerprint = fingerprint_of(manifest, shards.name)
+    restored = load_state(state, fingerprint=fingerprint, num_samples=shards.num_samples, policy=wish.policy)
     asked = {name: getattr(wish, name) for name in ("mode", "seed", "lanes", "piece", "window")}
     differing = {name: value for name, value in asked.items() if value not in (None, getattr(restored.params, name))}
     notes = [

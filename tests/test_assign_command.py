@@ -496,3 +496,18 @@ def test_a_large_run_is_judged_in_a_moment_and_not_on_too_few_pairs(out: Path) -
     assert head_document(found, summary)["mixing"]["met_again"] is None
     assert "met again" not in render_assignment(found, summary)
     assert [round(copies.byte_copies, 1) for copies in (summary.node, *summary.elastic)] == [1.0, 1.0]
+
+
+def test_a_state_of_one_split_is_no_state_of_another(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "src", {f"{n:02d}.txt": str(n) for n in range(20)})
+    assert run_cli("pack", tree, tmp_path / "out", "--split", "train=1,test=1", "--durability", "none").code == 0
+    said = run_cli("assign", tmp_path / "out", "--split", "train", "--world-size", "2", "--json")
+    (tmp_path / "state.json").write_text(said.out)
+    same = run_cli(
+        "assign", tmp_path / "out", "--split", "train", "--world-size", "1", "--state", tmp_path / "state.json"
+    )
+    assert same.code == 0
+    other = run_cli(
+        "assign", tmp_path / "out", "--split", "test", "--world-size", "2", "--state", tmp_path / "state.json"
+    )
+    assert other.code == 6

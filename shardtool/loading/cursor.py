@@ -1,6 +1,6 @@
 """Where a rank stands in the stream, and what it reads next: the whole state of a loader, in one integer.
 
-    cursor = start_cursor(shards, dataset_id, global_batch=1024, rank=3, world_size=64)
+    cursor = start_cursor(shards, fingerprint, global_batch=1024, rank=3, world_size=64)
     turn = cursor.turn()                    the steps from here to the end of the epoch
     turn.batch(0)                           (shards, rows, is_valid) of this rank
     cursor.advance()                        one batch was used
@@ -102,7 +102,7 @@ class Cursor:
         order: the reading order.
         deal: how it is dealt; reading begins at its `start`.
         rank: data rank.
-        fingerprint: dataset_id of the data set.
+        fingerprint: of the data set and split, from `assignment.fingerprint_of`.
         asked: order parameters that the caller named, if any; a state with others is noted.
 
     Raises:
@@ -207,7 +207,7 @@ def start_cursor(
 
     Args:
         shards: of one split.
-        fingerprint: dataset_id of the data set.
+        fingerprint: of the data set and split, from `assignment.fingerprint_of`.
         global_batch: samples of a step over all ranks.
         rank: data rank.
         world_size: data-parallel ranks.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from shardtool.assignment import split_shards
+from shardtool.assignment import fingerprint_of, split_shards
 from shardtool.errors import UnknownFormat, UsageProblem
 from shardtool.loading.decode import decoder_for, decoders_named
 from shardtool.loading.files import ShardFiles
@@ -130,6 +130,7 @@ class SampleReader:
             )
         self.dataset_id = manifest.dataset_id
         self.shards = split_shards(manifest, split)
+        self.fingerprint = fingerprint_of(manifest, self.shards.name)
         self._edges = np.concatenate([[0], np.cumsum(self.shards.counts)]).astype(np.int64)
         self._pool: ThreadPoolExecutor | None = None
         self._lock = RLock()

@@ -46,7 +46,7 @@ class Positioned:
         self.dataset, self._hints = dataset, hints
         self.cursor = start_cursor(
             dataset.reader.shards,
-            dataset.reader.dataset_id,
+            dataset.reader.fingerprint,
             global_batch=global_batch,
             rank=rank,
             world_size=world_size,
