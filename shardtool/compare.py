@@ -11,12 +11,12 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import PlanMismatch, SourceError
-from shardtool.formats.tar import member_names
 from shardtool.index_file import open_index
 from shardtool.names import index_path
 from shardtool.plan import DEFAULT_SHARD_BYTES
 from shardtool.plan_file import plan_identity, read_rows
 from shardtool.plan_rows import shard_rows
+from shardtool.samples import member_names
 from shardtool.scan import absolute_root
 from shardtool.units import show_size
 

@@ -16,12 +16,12 @@ import numpy as np
 from shardtool import columns
 from shardtool.errors import SourceChanged, SourceError
 from shardtool.formats import get_format
-from shardtool.formats.tar import member_names
 from shardtool.index_file import encode_index
 from shardtool.model import PartTotals, Receipt
 from shardtool.names import index_path
 from shardtool.plan_file import read_rows
 from shardtool.receipts import write_receipt
+from shardtool.samples import member_names
 from shardtool.sources.reader import FRESH_SECONDS, MEDIUM, LocalReader
 from shardtool.storage.local import ShardFile, sweep_temps, sync_folder
 

@@ -18,7 +18,7 @@ from shardtool import columns
 from shardtool.bare_shards import FOREIGN_LAYOUT, read_bare, refuse_problems
 from shardtool.errors import CorruptShard, DestinationExists, ShardtoolError
 from shardtool.formats import get_format
-from shardtool.formats.tar import WrittenTar, layout_of, member_names
+from shardtool.formats.tar import WrittenTar, layout_of
 from shardtool.formats.tar_check import HeaderCheck
 from shardtool.formats.tar_header import TRAILER_BYTES
 from shardtool.index_file import encode_columns, encode_index, index_meta, open_index
@@ -27,6 +27,7 @@ from shardtool.names import index_path
 from shardtool.pack import drop_samples, part_totals
 from shardtool.plan_file import read_rows
 from shardtool.receipts import digest_of, write_receipt
+from shardtool.samples import member_names
 from shardtool.shard_digest import digest_shard
 from shardtool.storage.local import ShardFile, put_file, temp_name
 

@@ -9,7 +9,7 @@ import numpy as np
 from shardtool import columns
 
 if TYPE_CHECKING:
-    from shardtool.model import BinaryArray, EntryTable, Int64Array, SampleTable
+    from shardtool.model import BinaryArray, EntryTable, Int64Array, SampleTable, ShardRows
 
 
 def key_array(table: SampleTable, samples: Int64Array, firsts: BinaryArray = None) -> BinaryArray:
@@ -54,6 +54,11 @@ def member_names_of(table: SampleTable, parts: Int64Array) -> list[bytes]:
     owners = np.searchsorted(table.part_start, parts, side="right") - 1
     names = [table.part_names[number] for number in table.part_name[parts].tolist()]
     return [key + b"." + name for key, name in zip(keys_of(table, owners), names, strict=True)]
+
+
+def member_names(rows: ShardRows) -> list[bytes]:
+    """key + b"." + part name for each part of a shard."""
+    return columns.to_list(columns.joined(columns.take(rows.keys, rows.owners()), rows.names, b"."))
 
 
 def _any_hidden(entries: EntryTable, rows: Int64Array) -> bool:

@@ -16,7 +16,7 @@ from shardtool.samples import keys_of
 if TYPE_CHECKING:
     import re
 
-    from shardtool.model import Int16Array, Int64Array, SampleTable, UInt64Array
+    from shardtool.model import Int16Array, SampleTable, UInt64Array
 
 SPLIT_TAG = b"split\0"  # another stream of the hash than membership
 CHUNK = 1 << 16
@@ -151,9 +151,3 @@ def _named(key: bytes, pattern: re.Pattern[bytes] | None, option: str) -> bytes:
         )
     name: bytes = match.group(1) if match.re.groups else match.group()
     return name
-
-
-def split_counts(names: list[str], splits: Int16Array) -> dict[str, int]:
-    """Samples of each split."""
-    counts: Int64Array = np.bincount(splits, minlength=len(names))
-    return dict(zip(names, counts.tolist(), strict=True))

@@ -18,7 +18,7 @@ import xxhash
 from shardtool import columns
 from shardtool.bare_shards import FOREIGN_LAYOUT, differences, read_bare
 from shardtool.errors import ShardtoolError
-from shardtool.formats.tar import TarFormat, layout_of, member_names
+from shardtool.formats.tar import TarFormat, layout_of
 from shardtool.formats.tar_check import HeaderCheck
 from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES, extension, headers
 from shardtool.hashing import BLOCK_BYTES
@@ -26,6 +26,7 @@ from shardtool.index_file import extent_fault, open_index
 from shardtool.model import ShardRows
 from shardtool.pack import part_totals
 from shardtool.receipts import digest_of
+from shardtool.samples import member_names
 from shardtool.shard_digest import digest_shard
 
 if TYPE_CHECKING:

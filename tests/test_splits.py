@@ -16,7 +16,7 @@ from shardtool.keys import parse_rule
 from shardtool.labels import add_labels
 from shardtool.manifest import load_manifest
 from shardtool.samples import keys_of
-from shardtool.splits import assign_splits, parse_shares, split_counts
+from shardtool.splits import assign_splits, parse_shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +29,11 @@ NAMES = st.sets(st.integers(0, 999), min_size=1, max_size=60)
 SHARES = st.lists(st.integers(1, 20), min_size=1, max_size=4).map(
     lambda values: ",".join(f"s{number}={value / 20}" for number, value in enumerate(values))
 )
+
+
+def split_counts(names: list[str], splits: Any) -> dict[str, int]:
+    """Samples of each split."""
+    return dict(zip(names, np.bincount(splits, minlength=len(names)).tolist(), strict=True))
 
 
 def table_of(paths: Iterable[bytes]) -> SampleTable:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from places import read_ahead
 
 from shardtool.errors import BadKey
-from shardtool.formats.tar import SLAB_BYTES, TarFormat, layout_of, member_names, write_simple
+from shardtool.formats.tar import SLAB_BYTES, TarFormat, layout_of, write_simple
 from shardtool.formats.tar_header import (
     LONGEST_USTAR,
     MAX_USTAR_SIZE,
@@ -30,6 +30,7 @@ from shardtool.hashing import digest_chunks
 from shardtool.index_file import open_index
 from shardtool.manifest import load_manifest
 from shardtool.plan_file import load_plan, read_rows
+from shardtool.samples import member_names
 from shardtool.sources.reader import LocalReader
 from shardtool.storage.local import ShardFile
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from shardtool import columns
 from shardtool.formats.tar_header import (
     BLOCK,
     MAX_USTAR_SIZE,
@@ -202,8 +201,3 @@ def _generated_extensions(table: SampleTable, name: bytes, has_part: Any) -> Int
     rare = np.flatnonzero(has_part & (table.key_bytes + 1 + len(name) > NAME_BYTES))
     extra[rare] = [extension_bytes(key + b"." + name, 0) for key in keys_of(table, rare)]
     return extra
-
-
-def member_names(rows: ShardRows) -> list[bytes]:
-    """key + b"." + part name for each part of a shard."""
-    return columns.to_list(columns.joined(columns.take(rows.keys, rows.owners()), rows.names, b"."))

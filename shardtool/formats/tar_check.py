@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardtool.formats.tar import layout_of, member_names
+from shardtool.formats.tar import layout_of
 from shardtool.formats.tar_header import BLOCK, extension, headers
+from shardtool.samples import member_names
 
 if TYPE_CHECKING:
     from shardtool.model import Int64Array, ShardRows
