@@ -1,1 +1,1 @@
-"""Places that hold data sets. Local folders; object stores behave alike."""
+"""Places that hold data sets: local folders and object stores behave alike. The interface is `base.Place`."""

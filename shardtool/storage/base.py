@@ -1,0 +1,82 @@
+"""What a place that holds data sets offers: a local folder, or a prefix of an object store. Both behave alike.
+
+Paths are relative to the place, with `/` between names, never with `..`. What is missing raises FileNotFoundError, what
+is refused PermissionError, whatever the store; trouble of a remote store that outlasts all retries raises RemoteError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shardtool.hashing import FileDigest
+    from shardtool.model import FileRecord
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A file or object of a place."""
+
+    path: str  # below the place
+    num_bytes: int
+    version: str  # changes with the content: the ETag of an object, mtime_ns and inode of a file
+
+
+class NewFile(Protocol):
+    """A file being written. Nothing is visible under its final name before `publish`."""
+
+    path: str
+    digest: FileDigest
+
+    @property
+    def position(self) -> int:
+        """Bytes written so far."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append `data`; NoSpace or DestinationError where that fails."""
+
+    def record(self) -> FileRecord:
+        """Path, size and digest of what was written."""
+
+    def publish(self, *, durable: bool) -> None:
+        """Give the file its final name, complete; `durable`: it outlasts a loss of power."""
+
+    def abort(self) -> None:
+        """Remove what was written; harmless after `publish`."""
+
+
+class Place(Protocol):
+    """A folder of files, or a prefix of objects."""
+
+    url: str  # as people write it: `out`, `s3://bucket/prefix`
+    is_local: bool
+
+    def shown(self, path: str) -> str:
+        """Where `path` lies, for messages and commands."""
+
+    def stat(self, path: str) -> Stat:
+        """Size and version of one file."""
+
+    def read(self, path: str) -> bytes:
+        """A whole small file."""
+
+    def read_into(self, path: str, offset: int, view: memoryview, *, version: str = "") -> int:
+        """Fill `view` with the bytes of the file from `offset` on; fewer only at its end. How many there were.
+
+        With `version`, SourceChanged where the file is another one by now.
+        """
+
+    def list(self, prefix: str = "") -> Iterator[Stat]:
+        """All files whose path begins with `prefix` (a folder with its slash, or ""), in any order."""
+
+    def create(self, path: str, tag: str) -> NewFile:
+        """Begin to write a file; `tag` tells plan and shard, or the kind of file."""
+
+    def put(self, path: str, data: bytes, *, tag: str, durable: bool) -> FileRecord:
+        """Write a small file atomically."""
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files; those that are gone already are no trouble."""
