@@ -62,7 +62,7 @@ class BareShard:
             part_start=self.part_start,
             names=columns.binary(self.part_names),
             source=self.sources,
-            roots=np.zeros(count, np.uint16),
+            roots=np.zeros(count, np.uint32),
             sizes=self.part_sizes,
             mtimes_ns=np.zeros(count, np.int64),
             data=columns.nulls(count),

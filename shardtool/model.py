@@ -42,6 +42,8 @@ class EntryTable:
     names: BinaryArray  # large_binary[num_entries]
     sizes: Int64Array  # bytes, int64[num_entries]
     mtimes_ns: Int64Array  # guard of the content, int64[num_entries]
+    versions: BinaryArray | None = None  # binary[num_entries]: ETags; None for files, whose guard is the mtime
+    offsets: Int64Array | None = None  # int64[num_entries]: where in its root, a shard file; None for whole files
 
     @property
     def num_entries(self) -> int:
@@ -252,10 +254,12 @@ class ShardRows:
     part_start: Int64Array  # int64[num_samples + 1]
     names: BinaryArray  # binary[num_parts]
     source: BinaryArray  # binary[num_parts], nullable
-    roots: NDArray[np.uint16]  # uint16[num_parts]
+    roots: NDArray[np.uint32]  # uint32[num_parts]
     sizes: Int64Array  # bytes, int64[num_parts]
     mtimes_ns: Int64Array  # guards, int64[num_parts]; 0 for generated parts
     data: BinaryArray  # binary[num_parts], nullable
+    versions: BinaryArray | None = None  # binary[num_parts], nullable: ETags; None where the mtime is the guard
+    offsets: Int64Array | None = None  # int64[num_parts]: byte (or row) in the root, a shard file; None for whole files
 
     @property
     def num_samples(self) -> int:

@@ -238,6 +238,8 @@ def drop_samples(rows: ShardRows, samples: Sequence[int]) -> ShardRows:
         sizes=rows.sizes[parts],
         mtimes_ns=rows.mtimes_ns[parts],
         data=columns.take(rows.data, kept_parts),
+        versions=None if rows.versions is None else columns.take(rows.versions, kept_parts),
+        offsets=None if rows.offsets is None else rows.offsets[parts],
     )
 
 

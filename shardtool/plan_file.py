@@ -26,28 +26,21 @@ from shardtool.storage.local import ShardFile, put_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardtool.model import EntryTable
     from shardtool.plan import Plan
 
 SCHEMA = "shardtool/plan-file/1"
 PLAN_JSON = f"{HIDDEN}/plan.json"
 SHARDS_A_FILE = 1_000
-_PART = pa.struct(
-    [
-        pa.field("name", pa.binary(), nullable=False),
-        pa.field("source", pa.binary()),
-        pa.field("root", pa.uint16(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("mtime_ns", pa.int64(), nullable=False),
-        pa.field("data", pa.binary()),
-    ]
-)
-_SCHEMA = pa.schema(
-    [
-        pa.field("key", pa.binary(), nullable=False),
-        pa.field("label", pa.int32()),
-        pa.field("parts", pa.list_(pa.field("item", _PART, nullable=False)), nullable=False),
-    ]
-)
+_PART = [
+    pa.field("name", pa.binary(), nullable=False),
+    pa.field("source", pa.binary()),
+    pa.field("root", pa.uint32(), nullable=False),
+    pa.field("bytes", pa.int64(), nullable=False),
+    pa.field("mtime_ns", pa.int64(), nullable=False),
+    pa.field("data", pa.binary()),
+]
+_VERSION, _OFFSET = pa.field("version", pa.binary()), pa.field("offset", pa.int64())
 
 
 @dataclass(frozen=True)
@@ -107,7 +100,8 @@ def write_plan(out: str, plan: Plan, ledger: Ledger, *, durable: bool) -> Stored
     digest = _begin_identity(plan)
     for number, first in enumerate(range(0, len(plan.shards), SHARDS_A_FILE)):
         last = min(first + SHARDS_A_FILE, len(plan.shards))
-        _write_rows(out, number, _hashed(plan, range(first, last), digest), durable=durable)
+        schema = _schema(plan.samples.entries)
+        _write_rows(out, number, schema, _hashed(plan, range(first, last), digest), durable=durable)
     stored = StoredPlan(
         plan_id=digest.hexdigest(),
         options=plan.options,
@@ -157,12 +151,28 @@ def _rows_path(number: int) -> str:
     return f"{HIDDEN}/plan/{number:03d}.arrow"
 
 
-def _write_rows(out: str, number: int, batches: Iterator[ShardRows], *, durable: bool) -> None:
+def _schema(entries: EntryTable) -> Any:
+    """The columns of a plan file; versions and offsets only where the source has them."""
+    places = [
+        *([] if entries.versions is None else [_VERSION]),
+        *([] if entries.offsets is None else [_OFFSET]),
+    ]
+    part = pa.field("item", pa.struct([*_PART, *places]), nullable=False)
+    return pa.schema(
+        [
+            pa.field("key", pa.binary(), nullable=False),
+            pa.field("label", pa.int32()),
+            pa.field("parts", pa.list_(part), nullable=False),
+        ]
+    )
+
+
+def _write_rows(out: str, number: int, schema: Any, batches: Iterator[ShardRows], *, durable: bool) -> None:
     file = ShardFile(out, _rows_path(number), "plan")
     try:
-        with pa.PythonFile(_Sink(file), mode="w") as sink, pa.ipc.new_file(sink, _SCHEMA) as writer:
+        with pa.PythonFile(_Sink(file), mode="w") as sink, pa.ipc.new_file(sink, schema) as writer:
             for rows in batches:
-                writer.write_batch(_to_batch(rows))
+                writer.write_batch(_to_batch(rows, schema))
         file.publish(durable=durable)
     finally:
         file.abort()
@@ -187,16 +197,15 @@ class _Sink:
         pass
 
 
-def _to_batch(rows: ShardRows) -> Any:
-    parts = pa.StructArray.from_arrays(
-        [rows.names, rows.source, pa.array(rows.roots), pa.array(rows.sizes), pa.array(rows.mtimes_ns), rows.data],
-        fields=list(_PART),
-    )
-    lists = pa.ListArray.from_arrays(
-        pa.array(rows.part_start.astype(np.int32)), parts, type=_SCHEMA.field("parts").type
-    )
+def _to_batch(rows: ShardRows, schema: Any) -> Any:
+    lists_type = schema.field("parts").type
+    values = [rows.names, rows.source, *map(pa.array, (rows.roots, rows.sizes, rows.mtimes_ns)), rows.data]
+    values += [] if rows.versions is None else [rows.versions]
+    values += [] if rows.offsets is None else [pa.array(rows.offsets)]
+    parts = pa.StructArray.from_arrays(values, fields=list(lists_type.value_type))
+    lists = pa.ListArray.from_arrays(pa.array(rows.part_start.astype(np.int32)), parts, type=lists_type)
     labels = pa.nulls(rows.num_samples, pa.int32()) if rows.labels is None else pa.array(rows.labels)
-    return pa.record_batch([rows.keys, labels, lists], schema=_SCHEMA)
+    return pa.record_batch([rows.keys, labels, lists], schema=schema)
 
 
 def read_rows(out: str, shard: int) -> ShardRows:
@@ -219,7 +228,7 @@ def read_rows(out: str, shard: int) -> ShardRows:
         ) from error
     parts = batch.column("parts")
     fields = parts.values
-    labels = batch.column("label")
+    labels, names = batch.column("label"), [field.name for field in fields.type]
     return ShardRows(
         keys=batch.column("key"),
         labels=None if labels.null_count == len(labels) else labels.to_numpy(zero_copy_only=False).astype(np.int32),
@@ -230,6 +239,8 @@ def read_rows(out: str, shard: int) -> ShardRows:
         sizes=fields.field("bytes").to_numpy(),
         mtimes_ns=fields.field("mtime_ns").to_numpy(),
         data=fields.field("data"),
+        versions=fields.field("version") if _VERSION.name in names else None,
+        offsets=fields.field("offset").to_numpy() if _OFFSET.name in names else None,
     )
 
 

@@ -33,10 +33,12 @@ def shard_rows(table: SampleTable, samples: Int64Array) -> ShardRows:
         part_start=starts,
         names=names,
         source=source,
-        roots=entries.dir_root[entries.folder_of(entry)].astype(np.uint16),
+        roots=entries.dir_root[entries.folder_of(entry)].astype(np.uint32),
         sizes=entries.sizes[entry],
         mtimes_ns=entries.mtimes_ns[entry],
         data=columns.nulls(len(entry)),
+        versions=None if entries.versions is None else columns.take(entries.versions, entry),
+        offsets=None if entries.offsets is None else entries.offsets[entry],
     )
     return _with_generated(files, table, samples, owners) if table.generated else files
 
@@ -64,10 +66,14 @@ def _with_generated(files: ShardRows, table: SampleTable, samples: Int64Array, o
         part_start=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
         names=columns.take(columns.binary(names), order),
         source=columns.take(columns.binary(columns.to_list(files.source) + [None] * added), order),
-        roots=np.append(files.roots, np.zeros(added, np.uint16))[order],
+        roots=np.append(files.roots, np.zeros(added, np.uint32))[order],
         sizes=np.concatenate(sizes)[order],
         mtimes_ns=np.append(files.mtimes_ns, np.zeros(added, np.int64))[order],
         data=columns.take(columns.binary(data), order),
+        versions=None
+        if files.versions is None
+        else columns.take(columns.binary(columns.to_list(files.versions) + [None] * added), order),
+        offsets=None if files.offsets is None else np.append(files.offsets, np.zeros(added, np.int64))[order],
     )
 
 

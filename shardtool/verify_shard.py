@@ -106,7 +106,7 @@ def rows_of(index: ShardIndex) -> ShardRows:
         part_start=index.part_start,
         names=index.part_names,
         source=index.part_source,
-        roots=np.zeros(index.num_parts, np.uint16),
+        roots=np.zeros(index.num_parts, np.uint32),
         sizes=index.part_bytes.astype(np.int64),
         mtimes_ns=np.zeros(index.num_parts, np.int64),
         data=columns.nulls(index.num_parts),
