@@ -82,7 +82,7 @@ def main(name: str, recipe: Callable[[Place, argparse.Namespace], dict[str, str]
     """The command line of both scripts."""
     parser = argparse.ArgumentParser(
         prog=name,
-        description=f"Start {name}, print its environment as NAME=VALUE lines, stop it on Ctrl-C; all data is thrown away.",
+        description=f"Start {name}, print its environment as NAME=VALUE lines, stop it on Ctrl-C; its data goes, too.",
     )
     parser.add_argument("--run", nargs=argparse.REMAINDER, help="run this command beside the server, then stop both")
     parser.add_argument("--until-eof", action="store_true", help="stop when standard input ends")

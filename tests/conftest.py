@@ -1,5 +1,5 @@
-"""Tests in tests/peers need other libraries, in environments of their own: scripts/test-peers runs them."""
+"""Tests in tests/peers need other libraries, those in tests/servers S3 servers: scripts/test-peers and test-servers."""
 
 from __future__ import annotations
 
-collect_ignore = ["peers"]
+collect_ignore = ["peers", "servers"]
