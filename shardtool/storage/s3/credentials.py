@@ -1,0 +1,95 @@
+"""Credentials, region and endpoint as botocore finds them: environment, profiles, SSO, roles, instance metadata.
+
+Resolved once a process, at the first request; botocore is imported then and not before. Temporary credentials are
+renewed by botocore before they expire. `renew` runs the whole chain again, where the store calls them expired.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from shardtool.errors import AccessDenied
+from shardtool.storage.s3.signing import Credentials
+
+if TYPE_CHECKING:
+    from shardtool.storage.s3.settings import S3Settings
+
+DEFAULT_REGION = "us-east-1"
+HINT = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; a public bucket needs --no-sign-request"
+
+
+class CredentialChain:
+    """The credentials of this process; thread-safe."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._session: Any = None
+        self._found: Any = None
+
+    def current(self) -> Credentials | None:
+        """What to sign with now; None where requests go unsigned.
+
+        Raises:
+            AccessDenied: the chain ends without credentials.
+        """
+        if self.settings.no_sign_request:
+            return None
+        if self._found is None:
+            with self._lock:
+                if self._found is None:
+                    self._found = self._resolve()
+        frozen = self._found.get_frozen_credentials()
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
+
+    def renew(self, refused: Credentials | None) -> bool:
+        """Run the chain again after the store refused `refused` as expired. Whether there are others now."""
+        if refused is None:
+            return False
+        with self._lock:
+            if self._found is not None and _same(self._found, refused):
+                self._session = None
+                self._found = self._resolve()
+            return not _same(self._found, refused)
+
+    def region(self) -> str:
+        """From the settings, else from the AWS profile, else us-east-1."""
+        return self.settings.region or str(self._profile().get("region") or DEFAULT_REGION)
+
+    def endpoint_url(self) -> str:
+        """From the settings, else from the AWS profile; "" for AWS itself."""
+        if self.settings.endpoint_url or os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+            return self.settings.endpoint_url
+        profile = self._profile()
+        services = self._botocore().full_config.get("services", {}).get(profile.get("services", ""), {})
+        url = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url") or ""
+        return str(url).rstrip("/")
+
+    def _profile(self) -> dict[str, Any]:
+        profile: dict[str, Any] = self._botocore().get_scoped_config()
+        return profile
+
+    def _botocore(self) -> Any:
+        if self._session is None:
+            import botocore.session
+
+            self._session = botocore.session.Session()
+        return self._session
+
+    def _resolve(self) -> Any:
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            found = self._botocore().get_credentials()
+        except BotoCoreError as error:
+            raise AccessDenied(f"the AWS credentials cannot be read: {error}", hint=HINT) from error
+        if found is None:
+            raise AccessDenied("no AWS credentials found", hint=HINT)
+        return found
+
+
+def _same(found: Any, credentials: Credentials) -> bool:
+    frozen = found.get_frozen_credentials()
+    return (frozen.access_key, frozen.token or "") == (credentials.access_key, credentials.token)

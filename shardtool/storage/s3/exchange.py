@@ -1,0 +1,79 @@
+"""One request to a store and its answer: what an engine is given, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Key: TypeAlias = str | bytes  # of an object: any text, or its UTF-8 bytes
+Query: TypeAlias = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a store. `headers` have lower-case names and neither credentials nor a host."""
+
+    method: str
+    bucket: str
+    key: Key = ""
+    query: Query = ()
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | memoryview = b""
+
+
+@dataclass(frozen=True)
+class Response:
+    """What a store answered."""
+
+    status: int
+    headers: Mapping[str, str]  # lower-case names
+    body: bytes = b""  # empty where it went into the caller's buffer
+    num_bytes: int = 0  # of the body, wherever it went
+    attempts: int = 1  # that it took
+
+    @property
+    def etag(self) -> str:
+        """The version of the object as the store tells it, with its quotes; "" where it tells none."""
+        return self.headers.get("etag", "")
+
+
+class Broken(Exception):
+    """An attempt that ended without a whole answer: no connection, a reset, a stall, a body cut short.
+
+    Args:
+        kind: a word for the counters: `connection`, `stall`, `body`.
+        message: what the system said.
+        received: bytes of the body that are in the caller's buffer already.
+        head: status and headers, where they came.
+    """
+
+    def __init__(self, kind: str, message: str, received: int = 0, head: Response | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.received = received
+        self.head = head
+
+
+class Engine(Protocol):
+    """One way to talk to a store; one attempt a call, no retries. Safe to use from many threads."""
+
+    name: str
+
+    def exchange(self, request: Request, into: memoryview | None = None) -> Response:
+        """The answer to `request`, whatever its status.
+
+        A body of status 200 or 206 goes into `into` where that is given: its first bytes, as many as fit.
+
+        Raises:
+            Broken: no whole answer came.
+            AccessDenied: there are no credentials.
+        """
+
+    def adapt(self, request: Request, response: Response, code: str) -> bool:
+        """Learn from a refusal: another region, new credentials, the store's clock. Whether a new try may succeed."""
+
+    def endpoint(self, bucket: str) -> str:
+        """Where requests for `bucket` go, for messages."""
