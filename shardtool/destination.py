@@ -10,6 +10,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from shardtool.emitted import EMITTED, our_emitted
 from shardtool.errors import DestinationError, DestinationExists, FormatError, NoSpace, ShardtoolError
 from shardtool.manifest import LABELS, MANIFEST, load_manifest
 from shardtool.names import DATA, HIDDEN, INDEX, index_path
@@ -177,9 +178,11 @@ def remove_dataset(out: str, *, durable: bool) -> None:
     """
     with write_errors(out):
         paths = our_files(out)
+        emitted = our_emitted(out)
         put_file(out, REPLACING, b"", tag="replacing", durable=durable)
         _unlink(out, [MANIFEST])
         _unlink(out, paths)
+        _remove_emitted(out, emitted)
         remove_loose(out)
         _remove_temps(out)
         _unlink(out, [FOLDED, IGNORED, FAILED, LABELS, *_plan_files(out), PLAN_JSON])
@@ -190,7 +193,9 @@ def our_files(out: str) -> set[str]:
     """Shards and indexes that the manifest, the plan or a receipt of ours in `out` names, there or not."""
     paths: set[str] = set()
     with suppress(ShardtoolError):
-        for shard in load_manifest(out).shards:
+        manifest = load_manifest(out)
+        paths.update(record.path for record in manifest.side_files)
+        for shard in manifest.shards:
             paths.update(record.path for record in shard.files)
             paths.update([shard.index.path] if shard.index else [])
     with suppress(ShardtoolError):  # a shard may be there without its receipt
@@ -220,6 +225,14 @@ def _plan_files(out: str) -> list[str]:
     with suppress(OSError):
         return [f"{HIDDEN}/plan/{name}" for name in os.listdir(os.path.join(out, HIDDEN, "plan"))]
     return []
+
+
+def _remove_emitted(out: str, paths: list[str]) -> None:
+    """Files of other loaders that describe what is going, and their folders where nothing else is in them."""
+    _unlink(out, [*paths, EMITTED])
+    for folder in {os.path.dirname(path) for path in paths} - {""}:
+        with suppress(OSError):
+            os.rmdir(os.path.join(out, folder))
 
 
 def _unlink(out: str, paths: Iterable[str]) -> None:

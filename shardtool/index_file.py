@@ -16,10 +16,11 @@ import pyarrow as pa
 
 from shardtool import columns
 from shardtool.errors import CorruptShard
+from shardtool.formats import BYTES, CELLS
 from shardtool.hashing import BLOCK_BYTES
 
 if TYPE_CHECKING:
-    from shardtool.formats import WrittenParts
+    from shardtool.formats import Format, WrittenShard
     from shardtool.model import BinaryArray, FileRecord, Int32Array, Int64Array, ShardRows, UInt64Array
 
 SCHEMA = "shardtool/index-file/1"
@@ -68,6 +69,16 @@ class ShardIndex:
         """xxh3_64 of each 16 MiB block of the shard file."""
         return [int(digest, 16) for digest in self.meta["blocks"]]
 
+    @property
+    def addressing(self) -> str:
+        """What `offset`, `num_bytes` and `part_offset` mean: BYTES, CELLS or ROWS of shardtool.formats."""
+        return str(self.meta.get("addressing", BYTES))
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes that offsets point into: of the shard file, or of what it decompresses to."""
+        return int(self.meta.get("raw_bytes", self.meta["shard"]["bytes"]))
+
     def owners(self) -> Int64Array:
         """int64[num_parts]: the sample of each part."""
         return np.repeat(np.arange(self.num_samples), np.diff(self.part_start))
@@ -79,7 +90,7 @@ class ShardIndex:
 
 
 def encode_index(
-    rows: ShardRows, written: WrittenParts, shard_format: str, layout: str, record: FileRecord, blocks: list[int]
+    rows: ShardRows, written: WrittenShard, shard_format: Format, record: FileRecord, blocks: list[int]
 ) -> bytes:
     """The index file of a shard just written."""
     return encode_columns(
@@ -93,7 +104,11 @@ def encode_index(
         part_bytes=rows.sizes,
         part_xxh3_64=written.part_xxh3_64,
         source=columns.where(rows.data, NO_FILE, rows.source),
-        meta=index_meta(shard_format, layout, record, blocks),
+        meta=index_meta(shard_format.name, shard_format.layout, record, blocks)
+        | ({} if shard_format.addressing == BYTES else {"addressing": shard_format.addressing})
+        | ({"settings": settings} if (settings := shard_format.settings.document()) else {})
+        | written.meta
+        | ({"raw_bytes": written.raw_bytes} if written.raw_bytes else {}),
     )
 
 
@@ -163,7 +178,7 @@ def open_index(path: str) -> ShardIndex:
             batch = reader.get_batch(0)
             batch.validate(full=True)  # offsets into a map are followed unchecked: a damaged one would end the process
             index = _from_batch(batch, meta)
-            if problem := extent_fault(index, int(meta["shard"]["bytes"])):
+            if problem := extent_fault(index):
                 raise ValueError(problem)
             return index
     except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
@@ -185,14 +200,19 @@ def _checked_meta(meta: dict[str, Any]) -> dict[str, Any]:
     return meta
 
 
-def extent_fault(index: ShardIndex, num_bytes: int) -> str:
-    """Why samples do not lie one after the other inside a file of that size, with their parts in it; "" if they do."""
+def extent_fault(index: ShardIndex) -> str:
+    """Why samples do not lie one after the other inside the shard, with their parts in it; "" if they do."""
     if index.keys.null_count or index.part_names.null_count:
         return "a key or part name is null"
-    for first, size in ((index.offset, index.num_bytes), (index.part_offset, index.part_bytes)):
+    num_bytes = index.raw_bytes
+    extents = {
+        BYTES: ((index.offset, index.num_bytes), (index.part_offset, index.part_bytes)),
+        CELLS: ((index.part_offset, index.part_bytes),),
+    }
+    for first, size in extents.get(index.addressing, ()):
         if len(first) and (int(first.max()) > num_bytes or (size > np.uint64(num_bytes) - first).any()):
             return "an extent goes beyond the end of the shard"
-    if (index.offset[:-1] + index.num_bytes[:-1] > index.offset[1:]).any():
+    if index.addressing == BYTES and (index.offset[:-1] + index.num_bytes[:-1] > index.offset[1:]).any():
         return "its samples do not lie one after the other"
     if len(index.part_start) != index.num_samples + 1 or (np.diff(index.part_start) < 0).any():
         return "its lists of parts are not in order"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from shardtool import __version__
-from shardtool.errors import FormatError, SourceNotFound
+from shardtool.errors import DestinationExists, FormatError, SourceNotFound, UsageProblem
+from shardtool.formats import get_format
 from shardtool.hashing import digest_chunks
 from shardtool.model import FileRecord, PartTotals
+from shardtool.names import FAN_OUT_ABOVE
 from shardtool.receipts import file_document, file_record, fold_receipts, parts_document, parts_from
 from shardtool.storage.local import put_file
 
@@ -35,6 +38,8 @@ class ManifestShard:
     index: FileRecord | None
     num_samples: int
     payload_bytes: int
+    raw_bytes: int = 0  # before compression; 0 where the shard is not compressed
+    raw_xxh3_128: str = ""
 
     @property
     def path(self) -> str:
@@ -62,6 +67,7 @@ class Manifest:
     parts: dict[str, PartTotals] = field(default_factory=dict)
     labels: FileRecord | None = None
     created_by: dict[str, str] = field(default_factory=dict)
+    side_files: tuple[FileRecord, ...] = ()  # that the format's own readers need beside the shards
 
     @property
     def num_samples(self) -> int:
@@ -104,9 +110,25 @@ def publish(out: str, stored: StoredPlan, receipts: list[Receipt], *, durable: b
     if stored.label_names:
         labels = put_file(out, LABELS, encode_labels(stored.label_names), tag="labels", durable=durable)
     manifest = compose(stored, receipts, labels)
+    shard_format = get_format(stored.options.format, stored.settings)
+    side_files = [
+        put_file(out, path, data, tag="side", durable=durable) for path, data in shard_format.side_files(manifest)
+    ]
+    manifest = replace(manifest, side_files=tuple(side_files))
     put_file(out, MANIFEST, encode_manifest(manifest), tag="manifest", durable=durable)
     fold_receipts(out, receipts, durable=durable)
+    if len(manifest.shards) > FAN_OUT_ABOVE:
+        _write_card(out, manifest, durable=durable)
     return manifest
+
+
+def _write_card(out: str, manifest: Manifest, *, durable: bool) -> None:
+    """README.md, without which Hugging Face finds no shards in folders; one that is there already stays."""
+    from shardtool.dialects.hf_card import emission
+    from shardtool.emitted import write_emissions
+
+    with suppress(DestinationExists, UsageProblem):
+        write_emissions(out, [emission(out, manifest)], durable=durable)
 
 
 def encode_labels(names: Iterable[str]) -> bytes:
@@ -117,7 +139,15 @@ def encode_labels(names: Iterable[str]) -> bytes:
 def compose(stored: StoredPlan, receipts: list[Receipt], labels: FileRecord | None) -> Manifest:
     """The manifest of a plan whose shards are all packed."""
     shards = tuple(
-        ManifestShard(receipt.split, receipt.files, receipt.index, receipt.num_samples, receipt.payload_bytes)
+        ManifestShard(
+            receipt.split,
+            receipt.files,
+            receipt.index,
+            receipt.num_samples,
+            receipt.payload_bytes,
+            receipt.raw_bytes,
+            receipt.raw_xxh3_128,
+        )
         for receipt in receipts
     )
     failed = sum(receipt.failed_entries for receipt in receipts)
@@ -126,7 +156,7 @@ def compose(stored: StoredPlan, receipts: list[Receipt], labels: FileRecord | No
     ledger["failed"] += failed
     return Manifest(
         format=stored.options.format,
-        compression="none",
+        compression=stored.settings.compress,
         plan_id=stored.plan_id,
         dataset_id=dataset_identity(labels, shards),
         shards=shards,
@@ -172,7 +202,7 @@ def _sum(one: PartTotals, two: PartTotals) -> PartTotals:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """manifest.json: head first, then one shard a line."""
-    head = {
+    head: dict[str, Any] = {
         "schema": SCHEMA,
         "format": manifest.format,
         "compression": manifest.compression,
@@ -193,6 +223,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "splits": manifest.splits(),
         "labels": file_document(manifest.labels) if manifest.labels else None,
     }
+    if manifest.side_files:
+        head["side_files"] = [file_document(record) for record in manifest.side_files]
     lines = [json.dumps(_shard_document(shard), separators=(",", ":")) for shard in manifest.shards]
     text = json.dumps(head, indent=1, ensure_ascii=False)
     whole = text[:-2] + ',\n "shards": [\n' + ",\n".join(lines) + "\n ]\n}\n"
@@ -200,13 +232,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def _shard_document(shard: ManifestShard) -> dict[str, Any]:
-    return {
+    document = {
         "split": shard.split,
         "files": [file_document(record) for record in shard.files],
         "index": file_document(shard.index) if shard.index else None,
         "samples": shard.num_samples,
         "payload_bytes": shard.payload_bytes,
     }
+    if shard.raw_bytes:
+        document |= {"raw_bytes": shard.raw_bytes, "raw_xxh3_128": shard.raw_xxh3_128}
+    return document
 
 
 def load_manifest(out: str) -> Manifest:
@@ -263,6 +298,7 @@ def decode_manifest(data: bytes) -> Manifest:
         parts=parts_from(document["parts"]),
         labels=file_record(document["labels"]) if document["labels"] else None,
         created_by=document["created_by"],
+        side_files=tuple(_safe(file_record(record)) for record in document.get("side_files", ())),
     )
 
 
@@ -275,6 +311,8 @@ def _decode_shard(entry: dict[str, Any]) -> ManifestShard:
         index=_safe(file_record(entry["index"])) if entry["index"] else None,
         num_samples=int(entry["samples"]),
         payload_bytes=int(entry["payload_bytes"]),
+        raw_bytes=int(entry.get("raw_bytes", 0)),
+        raw_xxh3_128=str(entry.get("raw_xxh3_128", "")),
     )
 
 

@@ -219,6 +219,8 @@ class Receipt:
     parts: dict[str, PartTotals]
     failed: tuple[tuple[str, str], ...] = ()  # (escaped key, reason)
     failed_entries: int = 0  # files that the failed samples would have taken
+    raw_bytes: int = 0  # of the shard before compression; 0 where it is not compressed
+    raw_xxh3_128: str = ""
     waited: bool = field(default=False, compare=False)  # for the device; a hint to the executor, not stored
 
 

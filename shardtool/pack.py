@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,15 @@ import numpy as np
 
 from shardtool import columns
 from shardtool.errors import SourceChanged, SourceError
-from shardtool.formats import get_format
+from shardtool.formats import Settings, get_format
 from shardtool.index_file import encode_index
 from shardtool.model import PartTotals, Receipt
 from shardtool.names import index_path
 from shardtool.plan_file import read_rows
 from shardtool.receipts import write_receipt
 from shardtool.samples import member_names
-from shardtool.sources.reader import FRESH_SECONDS, MEDIUM, LocalReader
+from shardtool.sources.opening import open_reader
+from shardtool.sources.reader import FRESH_SECONDS, MEDIUM
 from shardtool.storage.local import ShardFile, sweep_temps, sync_folder
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class PackJob:
     on_changed: str = "error"
     on_error: str = "error"
     durable: bool = True
+    settings: Settings = field(default_factory=Settings)
     fresh_until: float = 0.0  # time.monotonic() of this machine up to which the plan's guards were seen just now
 
 
@@ -69,6 +71,7 @@ def job_for(out: str, stored: StoredPlan, *, on_changed: str, on_error: str, dur
         on_changed,
         on_error,
         durable,
+        stored.settings,
         fresh_until,
     )
 
@@ -134,15 +137,15 @@ def _write_what_can_be_read(
 
 
 def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:
-    spec, shard_format = job.specs[shard], get_format(job.format)
+    spec, shard_format = job.specs[shard], get_format(job.format, job.settings)
     members = member_names(rows)
-    reader = LocalReader(job.roots, rows, members, job.fresh_until)
+    reader = open_reader(job.roots, rows, members, job.fresh_until)
     file, index = None, None
     try:
         file = ShardFile(job.out, spec.path, tag)
         written = shard_format.write(rows, members, reader, file)
-        record = file.record()
-        encoded = encode_index(rows, written, job.format, shard_format.layout, record, file.digest.blocks())
+        records = file.records()
+        encoded = encode_index(rows, written, shard_format, records[0], file.digest.blocks())
         index = ShardFile(job.out, index_path(shard, len(job.specs)), tag)
         index.write(encoded)
     except BaseException:
@@ -157,11 +160,13 @@ def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:
         job.plan_id,
         shard,
         spec.split,
-        (record,),
+        records,
         index.record(),
         rows.num_samples,
         payload,
         part_totals(rows),
+        raw_bytes=written.raw_bytes,
+        raw_xxh3_128=written.raw_xxh3_128,
         waited=MEDIUM.is_cold,
     )
     return _Draft(file, index, receipt)
@@ -196,7 +201,7 @@ def _without_failures(
     """(rows without the samples that cannot be read, their keys and reasons), where the policies allow it."""
     if _policy(job, error) == "error":
         raise error
-    reader = LocalReader(job.roots, rows, member_names(rows))
+    reader = open_reader(job.roots, rows, member_names(rows))
     try:
         found = reader.failures()
     finally:

@@ -9,14 +9,14 @@ import numpy as np
 
 from shardtool import cuts
 from shardtool.errors import PlanError, SampleTooLarge, UsageProblem
-from shardtool.formats import get_format
+from shardtool.formats import Settings, columns_of, get_format, parse_schema
 from shardtool.model import ShardSpec, Tally
 from shardtool.names import shard_path
 from shardtool.samples import keys_of
 from shardtool.splits import assign_splits
 
 if TYPE_CHECKING:
-    from shardtool.formats import Format
+    from shardtool.formats import Column, Format
     from shardtool.model import Int64Array, SampleTable
 
 ALGORITHM = "xxh3-key/1"
@@ -28,6 +28,8 @@ class PlanOptions:
     """Every option that can change a planned byte; stored in the plan and compared on a rerun."""
 
     format: str = "tar"
+    compress: str = "none"
+    schema: tuple[str, ...] = ()  # NAME=KIND of columns
     shard_size: int = 0  # bytes; 0: the default, unless shards or samples_per_shard decide
     shards: int = 0
     samples_per_shard: int = 0
@@ -80,6 +82,12 @@ class Plan:
     shards: tuple[ShardSpec, ...]
     failed: Tally = field(default_factory=Tally)
     notices: tuple[str, ...] = ()
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def format(self) -> Format:
+        """The format with its settings."""
+        return get_format(self.options.format, self.settings)
 
     def samples_of(self, shard: int) -> Int64Array:
         """Rows of the samples in shard k, in final order."""
@@ -107,7 +115,9 @@ def make_plan(table: SampleTable, options: PlanOptions) -> Plan:
     _check_options(options)
     if options.stratify and table.labels is None:
         raise UsageProblem("--stratify label needs labels", hint="add --label-from parent, or a table with --join")
-    sizes = get_format(options.format).sizes(table)
+    shard_format = format_for(table, options)
+    shard_format.check(table)
+    sizes = shard_format.sizes(table)
     names, splits = assign_splits(
         table,
         seed=options.seed,
@@ -117,19 +127,32 @@ def make_plan(table: SampleTable, options: PlanOptions) -> Plan:
         stratify=bool(options.stratify),
     )
     order = global_order(table) if options.shuffle == "global" else np.arange(table.num_samples)
-    order, failed, notices = _apply_oversize(table, options, order, sizes)
+    order, failed, notices = _apply_oversize(table, options, shard_format, order, sizes)
     pieces, bounds = [], []
     for number in range(len(names)):
         rows = order[splits[order] == number]
         if len(rows) == 0:
             notices = (*notices, f"split {names[number]!r} gets no sample")
             continue
-        rows, cut = _cut_split(table, options, rows, sizes)
+        rows, cut = _cut_split(table, options, shard_format, rows, sizes)
         pieces.append(rows)
         bounds.append((names[number], cut))
     payload = table.payload_bytes()
     final = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
-    return Plan(table, options, final, _specs(options, final, bounds, sizes, payload), failed, notices)
+    specs = _specs(shard_format, final, bounds, sizes, payload)
+    return Plan(table, options, final, specs, failed, notices, shard_format.settings)
+
+
+def format_for(table: SampleTable, options: PlanOptions) -> Format:
+    """The format that the options name, with the settings that these samples call for.
+
+    Raises:
+        UsageProblem: `schema` names a part that no sample has, or no kind of column.
+    """
+    columns: tuple[Column, ...] = ()
+    if get_format(options.format).has_schema:
+        columns = columns_of(table, parse_schema(options.schema))
+    return get_format(options.format, Settings(columns, options.compress))
 
 
 def global_order(table: SampleTable) -> Int64Array:
@@ -186,10 +209,10 @@ def _capacity(options: PlanOptions, shard_format: Format) -> int:
 
 
 def _apply_oversize(
-    table: SampleTable, options: PlanOptions, order: Int64Array, sizes: Int64Array
+    table: SampleTable, options: PlanOptions, shard_format: Format, order: Int64Array, sizes: Int64Array
 ) -> tuple[Int64Array, Tally, tuple[str, ...]]:
     failed = Tally()
-    capacity = _capacity(options, get_format(options.format))
+    capacity = _capacity(options, shard_format)
     large = np.flatnonzero(sizes > capacity) if capacity else np.zeros(0, np.int64)
     if len(large) == 0:
         return order, failed, ()
@@ -207,10 +230,10 @@ def _apply_oversize(
 
 
 def _cut_split(
-    table: SampleTable, options: PlanOptions, rows: Int64Array, sizes: Int64Array
+    table: SampleTable, options: PlanOptions, shard_format: Format, rows: Int64Array, sizes: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """(rows in final order, bounds) of one split."""
-    capacity = _capacity(options, get_format(options.format))
+    capacity = _capacity(options, shard_format)
     encoded = sizes[rows]
     if options.samples_per_shard:
         bounds = cuts.cut_by_count(len(rows), options.samples_per_shard)
@@ -252,13 +275,12 @@ def _check_limit(encoded: Int64Array, bounds: Int64Array, capacity: int, options
 
 
 def _specs(
-    options: PlanOptions,
+    shard_format: Format,
     order: Int64Array,
     bounds: list[tuple[str, Int64Array]],
     sizes: Int64Array,
     payload: Int64Array,
 ) -> tuple[ShardSpec, ...]:
-    shard_format = get_format(options.format)
     total = sum(len(cut) - 1 for _, cut in bounds)
     specs: list[ShardSpec] = []
     base = 0

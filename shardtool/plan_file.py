@@ -16,7 +16,7 @@ import xxhash
 
 from shardtool import __version__
 from shardtool.errors import FormatError
-from shardtool.formats import get_format
+from shardtool.formats import Settings
 from shardtool.model import ShardRows, ShardSpec
 from shardtool.names import HIDDEN
 from shardtool.plan import PlanOptions
@@ -73,6 +73,7 @@ class StoredPlan:
     ledger: Ledger
     label_names: tuple[str, ...] = ()
     membership: dict[str, Any] | None = None
+    settings: Settings = field(default_factory=Settings)
     scanned_at: float = field(default=0.0, compare=False)  # time.monotonic() of the scan; not stored
 
     @property
@@ -110,6 +111,7 @@ def write_plan(out: str, plan: Plan, ledger: Ledger, *, durable: bool) -> Stored
         ledger=ledger,
         label_names=tuple(plan.samples.label_names),
         membership=membership_of(plan.options),
+        settings=plan.settings,
     )
     put_file(out, PLAN_JSON, _encode(stored), tag="plan", durable=durable)
     return stored
@@ -130,11 +132,13 @@ def _begin_identity(plan: Plan) -> Any:
     digest = xxhash.xxh3_128()
     head = {
         "schema": SCHEMA,
-        "layout": get_format(plan.options.format).layout,
+        "layout": plan.format.layout,
         "shards": [[spec.split, spec.path, spec.start, spec.stop, spec.num_bytes] for spec in plan.shards],
         "labels": plan.samples.label_names,
         "membership": membership_of(plan.options),
     }
+    if settings := plan.settings.document():
+        head["settings"] = settings
     digest.update(json.dumps(head, sort_keys=True, separators=(",", ":")).encode())
     return digest
 
@@ -254,6 +258,7 @@ def _encode(stored: StoredPlan) -> bytes:
         "membership": stored.membership,
         "ledger": stored.ledger.document(),
         "labels": list(stored.label_names),
+        "settings": stored.settings.document(),
     }
     lines = [
         json.dumps([spec.split, spec.path, spec.start, spec.stop, spec.num_bytes, spec.payload_bytes])
@@ -297,4 +302,5 @@ def _decode(document: dict[str, Any]) -> StoredPlan:
         ledger=Ledger(ledger["seen"], ledger["ignored"], ledger["failed"]),
         label_names=tuple(document["labels"]),
         membership=document["membership"],
+        settings=Settings.from_document(document["settings"]),
     )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardtool.errors import AccessDenied, SourceError, SourceNotFound, UsageProblem
-from shardtool.formats.tar import unportable_names
 from shardtool.group import group
 from shardtool.keys import parse_rule
 from shardtool.labels import COLUMN, add_labels
@@ -188,7 +187,6 @@ def prepare(
     scanned = scan_sources(roots, options, pool, on_error=on_error, null=null)
     raise_problems(scanned)
     grouped = group_scanned(scanned, options, pool, trust_parts=trust_parts)
-    _check_names(grouped.samples)
     plan = make_plan(grouped.samples, options)
     failed = Tally()
     failed.merge(grouped.failed)
@@ -214,15 +212,3 @@ def _texts(problems: tuple[Problem, ...]) -> list[str]:
         for problem in problems
         if not problem.is_fatal
     ]
-
-
-def _check_names(samples: SampleTable) -> None:
-    from shardtool.errors import BadKey
-
-    found = unportable_names(samples)
-    if found:
-        shown = "\n".join(f"  {name.decode('utf-8', 'backslashreplace')}" for name in found[:5])
-        raise BadKey(
-            f"{len(found):,} names are neither UTF-8 nor short enough for a plain tar header\n{shown}",
-            hint="--escape-names writes such bytes as %XX",
-        )

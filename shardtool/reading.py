@@ -24,18 +24,20 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import AccessDenied, CorruptShard, SourceNotFound
+from shardtool.formats import BYTES, ROWS, open_parts
 from shardtool.index_file import open_index
 from shardtool.manifest import MANIFEST, load_manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shardtool.formats import PartsReader
     from shardtool.index_file import ShardIndex
     from shardtool.manifest import Manifest
 
 WINDOW_BYTES = 1 << 20  # of one sequential read; stays in the cache while its parts are sliced out
 LARGE_PART_BYTES = 16 << 10  # mean from which parts are read one by one
-MAX_INDEXES, MAX_FILES = 1024, 64  # kept open; the least recently used go first
+MAX_INDEXES, MAX_FILES, MAX_ROW_READERS = 1024, 64, 8  # kept open; the least recently used go first
 
 
 class Sample(NamedTuple):
@@ -58,6 +60,7 @@ class Dataset:
         self.path, self.manifest = path, manifest
         self._indexes: OrderedDict[int, ShardIndex] = OrderedDict()
         self._files: OrderedDict[int, int] = OrderedDict()
+        self._row_readers: OrderedDict[int, PartsReader] = OrderedDict()
 
     @classmethod
     def open(cls, path: str) -> Dataset:
@@ -79,6 +82,8 @@ class Dataset:
     def close(self) -> None:
         """Close the files and let go of the indexes; whoever still holds one keeps its map."""
         self._indexes.clear()
+        while self._row_readers:
+            self._row_readers.popitem()[1].close()
         while self._files:
             os.close(self._files.popitem()[1])
 
@@ -152,12 +157,23 @@ class Dataset:
         Raises:
             CorruptShard: the shard is cut short, or the bytes are not those that were packed.
         """
+        return self.read_parts(shard, part, part + 1, check=check)[0]
+
+    def read_parts(self, shard: int, low: int, high: int, *, check: bool = True) -> list[bytes]:
+        """Bytes of the parts [low, high) of shard k, in the order of its index.
+
+        Raises:
+            CorruptShard: as `read_part`.
+        """
         index = self.index(shard)
-        size, offset = int(index.part_bytes[part]), int(index.part_offset[part])
-        data = self.read_range(shard, offset, size)
-        if check and xxhash.xxh3_64_intdigest(data) != int(index.part_xxh3_64[part]):
-            raise self._altered(shard, part)
-        return data
+        if index.addressing == ROWS:
+            payloads = self._rows(shard).read_parts(low, high)
+        else:
+            offsets, sizes = index.part_offset[low:high].tolist(), index.part_bytes[low:high].tolist()
+            payloads = [self.read_range(shard, offset, size) for offset, size in zip(offsets, sizes, strict=True)]
+        if check:
+            self._check(shard, index, low, payloads)
+        return payloads
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
         """`size` bytes of the shard file from byte `offset` on.
@@ -189,22 +205,19 @@ class Dataset:
         stop = index.num_samples if stop is None else min(stop, index.num_samples)
         parts = slice(int(index.part_start[start]), int(index.part_start[max(start, stop)]))
         is_large = int(index.part_bytes[parts].sum()) > LARGE_PART_BYTES * (parts.stop - parts.start)
-        read = self._by_part if is_large else self._window
+        read = self._window if index.addressing == BYTES and not is_large else self._by_part
         for first, last in windows(index, start, stop):
             yield from read(shard, index, first, last, check)
 
     def _by_part(self, shard: int, index: ShardIndex, first: int, last: int, check: bool) -> Iterator[Sample]:
         """As `_window`, a `pread` a part: large parts are copied once, into memory that the sample before has freed."""
         low, high = int(index.part_start[first]), int(index.part_start[last])
-        offsets, sizes = index.part_offset[low:high].tolist(), index.part_bytes[low:high].tolist()
         names = _shown_names(index.part_names.slice(low, high - low))
         keys = columns.to_list(index.keys.slice(first, last - first))
         labels = [None] * len(keys) if index.labels is None else index.labels[first:last].tolist()
         bounds = (index.part_start[first : last + 1] - low).tolist()
         for key, label, a, b in zip(keys, labels, bounds[:-1], bounds[1:], strict=True):
-            payloads = [self.read_range(shard, offsets[part], sizes[part]) for part in range(a, b)]
-            if check:
-                self._check(shard, index, low + a, payloads)
+            payloads = self.read_parts(shard, low + a, low + b, check=check)
             yield Sample(key, label, dict(zip(names[a:b], payloads, strict=True)))
 
     def _window(self, shard: int, index: ShardIndex, first: int, last: int, check: bool) -> Iterator[Sample]:
@@ -232,6 +245,15 @@ class Dataset:
         if found != wanted:
             differing = np.array(found, np.uint64) != np.array(wanted, np.uint64)
             raise self._altered(shard, low + int(differing.argmax()))
+
+    def _rows(self, shard: int) -> PartsReader:
+        reader = self._row_readers.get(shard)
+        if reader is None:
+            reader = self._row_readers[shard] = open_parts(self, shard)
+            if len(self._row_readers) > MAX_ROW_READERS:
+                self._row_readers.popitem(last=False)[1].close()
+        self._row_readers.move_to_end(shard)
+        return reader
 
     def _file(self, shard: int) -> int:
         fd = self._files.get(shard)
@@ -333,10 +355,23 @@ class Dataset:
 
 def windows(index: ShardIndex, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """(first, end) of runs of samples that lie in at most WINDOW_BYTES, or of one sample that is larger."""
+    if index.addressing != BYTES:
+        yield from _payload_windows(index, start, stop)
+        return
     ends = index.offset + index.num_bytes
     while start < stop:
         limit = int(index.offset[start]) + WINDOW_BYTES
         last = int(np.searchsorted(ends, np.uint64(limit), side="right"))
+        last = min(max(last, start + 1), stop)
+        yield start, last
+        start = last
+
+
+def _payload_windows(index: ShardIndex, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """As `windows`, by the bytes of the parts, where samples are no runs of bytes."""
+    ends = np.concatenate([[0], np.cumsum(index.part_bytes, dtype=np.int64)])[index.part_start]
+    while start < stop:
+        last = int(np.searchsorted(ends, ends[start] + WINDOW_BYTES, side="right")) - 1
         last = min(max(last, start + 1), stop)
         yield start, last
         start = last

@@ -160,7 +160,9 @@ def _rebuild_planned(
     """Make the indexes and receipts of the shards `todo`; enters them in `receipts`."""
     known = {shard: record.files[0].xxh3_128 for shard, record in enumerate(before.shards)} if before else {}
     known |= {shard: receipt.files[0].xxh3_128 for shard, receipt in receipts.items()}
-    job = PlannedJob(os.path.abspath(out), stored.plan_id, stored.options.format, stored.shards, known)
+    job = PlannedJob(
+        os.path.abspath(out), stored.plan_id, stored.options.format, stored.shards, known, settings=stored.settings
+    )
     unproved = []
     total_bytes = sum(stored.shards[shard].num_bytes for shard in todo)
     with say.progress(len(todo), total_bytes, 0) as progress:

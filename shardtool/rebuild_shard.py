@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,8 @@ import xxhash
 from shardtool import columns
 from shardtool.bare_shards import FOREIGN_LAYOUT, read_bare, refuse_problems
 from shardtool.errors import CorruptShard, DestinationExists, ShardtoolError
-from shardtool.formats import get_format
-from shardtool.formats.tar import WrittenTar, layout_of
+from shardtool.formats import Settings, WrittenShard, get_format
+from shardtool.formats.tar import layout_of
 from shardtool.formats.tar_check import HeaderCheck
 from shardtool.formats.tar_header import TRAILER_BYTES
 from shardtool.index_file import encode_columns, encode_index, index_meta, open_index
@@ -48,6 +48,7 @@ class PlannedJob:
     specs: tuple[ShardSpec, ...]
     known: dict[int, str]  # xxh3_128 of the shard file, where a receipt or manifest tells it
     durable: bool = True
+    settings: Settings = field(default_factory=Settings)
 
 
 def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
@@ -60,14 +61,17 @@ def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
     path = os.path.join(job.out, spec.path)
     rows = read_rows(job.out, shard)
     rows, failed = _without_absent(rows, path, spec)
-    layout = layout_of(rows, member_names(rows))
-    check = HeaderCheck(rows, layout.part_offset)
-    found = digest_shard(path, layout.part_offset, rows.sizes, check.look)
+    shard_format = get_format(job.format, job.settings)
+    layout = shard_format.layout_of(rows, member_names(rows))
+    if layout is None:
+        raise _not_from_shard(job, shard)
+    check = shard_format.structure(rows, layout.part_offset)
+    found = digest_shard(path, layout.part_offset, rows.sizes, check.look if check else None)
     record = FileRecord(spec.path, found.file.num_bytes, found.file.hexdigest())
     place = index_path(shard, len(job.specs))
-    _compare(job, shard, record, place, check.bad_parts(path))
-    written = WrittenTar(layout.sample_offset, layout.sample_bytes, layout.part_offset, found.parts)
-    encoded = encode_index(rows, written, job.format, get_format(job.format).layout, record, found.file.blocks())
+    _compare(job, shard, record, place, check.bad_parts(path) if check else [])
+    written = WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, found.parts)
+    encoded = encode_index(rows, written, shard_format, record, found.file.blocks())
     is_known = shard in job.known or _stated_digest(os.path.join(job.out, place)) is not None
     tag = f"{job.plan_id[:8]}-{shard}"
     receipt = Receipt(
@@ -84,6 +88,15 @@ def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
     )
     write_receipt(job.out, receipt, len(job.specs), tag=tag, durable=job.durable)
     return receipt, is_known
+
+
+def _not_from_shard(job: PlannedJob, shard: int) -> CorruptShard:
+    path = job.specs[shard].path
+    return CorruptShard(
+        f"the index of {path} is lost, and {job.format} shards do not tell all that it held",
+        hint=f"shardtool pack {job.out} packs this shard again from its source",
+        where={"path": path, "shard": shard},
+    )
 
 
 def _without_absent(rows: ShardRows, path: str, spec: ShardSpec) -> tuple[ShardRows, tuple[tuple[str, str], ...]]:

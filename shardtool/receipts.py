@@ -50,6 +50,8 @@ def encode_receipt(receipt: Receipt) -> bytes:
         "failed": [list(pair) for pair in receipt.failed],
         "failed_entries": receipt.failed_entries,
     }
+    if receipt.raw_bytes:
+        document |= {"raw_bytes": receipt.raw_bytes, "raw_xxh3_128": receipt.raw_xxh3_128}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -69,6 +71,8 @@ def decode_receipt(line: bytes | str) -> Receipt:
         parts=parts_from(document["parts"]),
         failed=tuple((pair[0], pair[1]) for pair in document["failed"]),
         failed_entries=document["failed_entries"],
+        raw_bytes=int(document.get("raw_bytes", 0)),
+        raw_xxh3_128=str(document.get("raw_xxh3_128", "")),
     )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardtool.emitted import read_emitted
 from shardtool.errors import FormatError, ShardtoolError, SourceNotFound
 from shardtool.index_file import open_index
 from shardtool.manifest import (
@@ -123,7 +124,7 @@ def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reade
         fault = _manifest_fault("missing, though every shard is packed")
         return replace(result, faults=(fault,), seconds=time.monotonic() - began)
     faults = _stated_faults(out, manifest)
-    faults += [*_label_faults(out, manifest), *_folder_faults(out, manifest)]
+    faults += [*_label_faults(out, manifest), *_side_faults(out, manifest), *_folder_faults(out, manifest)]
     job = VerifyJob(os.path.abspath(out), manifest.shards, is_deep)
     reports = _check_shards(job, pool, say)
     faults += [fault for report in reports for fault in report.faults]
@@ -229,7 +230,7 @@ def _plan_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
     if stored is None or set(receipts) != set(range(len(stored.shards))):
         return
     composed = compose(stored, [receipts[shard] for shard in sorted(receipts)], manifest.labels)
-    wanted = encode_manifest(replace(composed, created_by=manifest.created_by))
+    wanted = encode_manifest(replace(composed, created_by=manifest.created_by, side_files=manifest.side_files))
     with open(os.path.join(out, MANIFEST), "rb") as file:
         found = file.read()
     if found != wanted:
@@ -240,6 +241,16 @@ def _plan_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
 
 def _manifest_fault(message: str) -> Fault:
     return Fault("manifest", f"{MANIFEST}: {message}", MANIFEST)
+
+
+def _side_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
+    """Files that the format's own readers need beside the shards."""
+    for record in manifest.side_files:
+        path = os.path.join(out, record.path)
+        if not os.path.exists(path):
+            yield Fault("side_file", f"{record.path}: missing", record.path)
+        elif digest_of(path) != record.xxh3_128:
+            yield Fault("side_file", f"{record.path}: its digest is not that of the manifest", record.path)
 
 
 def _label_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
@@ -257,11 +268,13 @@ def _records(manifest: Manifest) -> Iterator[FileRecord]:
         yield from shard.files
         if shard.index is not None:
             yield shard.index
+    yield from manifest.side_files
 
 
 def _folder_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
     """Files in `data/` and `index/` that the manifest does not name: temps, renamed shards, strangers."""
     known = {record.path for record in _records(manifest)}
+    emitted = read_emitted(out)
     sizes: dict[int, list[FileRecord]] = {}
     for record in _records(manifest):
         if not os.path.exists(os.path.join(out, record.path)):
@@ -270,7 +283,7 @@ def _folder_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
         name = os.path.basename(path)
         if is_temp_name(name):
             yield Fault("partial", f"{path}: a partial file that an interrupted run left", path)
-        elif path not in known:
+        elif path not in known and path not in emitted:
             yield _stranger(out, path, sizes)
 
 

@@ -18,22 +18,24 @@ import xxhash
 from shardtool import columns
 from shardtool.bare_shards import FOREIGN_LAYOUT, differences, read_bare
 from shardtool.errors import ShardtoolError
-from shardtool.formats.tar import TarFormat, layout_of
-from shardtool.formats.tar_check import HeaderCheck
-from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES, extension, headers
+from shardtool.formats import BYTES, ROWS, Settings, get_format
+from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES
 from shardtool.hashing import BLOCK_BYTES
 from shardtool.index_file import extent_fault, open_index
 from shardtool.model import ShardRows
 from shardtool.pack import part_totals
+from shardtool.reading import Dataset
 from shardtool.receipts import digest_of
 from shardtool.samples import member_names
 from shardtool.shard_digest import digest_shard
 
 if TYPE_CHECKING:
+    from shardtool.formats import Format
     from shardtool.index_file import ShardIndex
     from shardtool.manifest import ManifestShard
     from shardtool.model import Int64Array, PartTotals, UInt64Array
 
+PARTS_AT_ONCE = 1024
 MAX_FAULTS = 20  # of one kind in one shard; the rest is a number
 SHARD_KINDS = ("missing", "truncated", "size", "altered", "structure", "unreadable")
 
@@ -42,9 +44,9 @@ SHARD_KINDS = ("missing", "truncated", "size", "altered", "structure", "unreadab
 class Fault:
     """One thing that is not as it should be.
 
-    Kinds: `manifest` `labels` `totals` (what the data set says of itself) · `missing` `truncated` `size` `altered`
-    `structure` `unreadable` (a shard file) · `index` (an index file) · `duplicate_key` `not_adjacent` `reader`
-    (samples) · `stranger` `partial` `renamed` (other files).
+    Kinds: `manifest` `labels` `side_file` `totals` (what the data set says of itself) · `missing` `truncated`
+    `size` `altered` `structure` `unreadable` (a shard file) · `index` (an index file) · `duplicate_key` `not_adjacent`
+    `reader` (samples) · `stranger` `partial` `renamed` (other files).
     """
 
     kind: str
@@ -158,7 +160,7 @@ def index_fault(index: ShardIndex, record: ManifestShard) -> str:
         return f"{int(index.part_bytes.sum()):,} bytes of payload where the manifest has {record.payload_bytes:,}"
     if len(index.meta["blocks"]) != -(-file.num_bytes // BLOCK_BYTES):
         return f"{len(index.meta['blocks'])} block digests for {file.num_bytes:,} bytes"
-    return _part_fault(index) or extent_fault(index, file.num_bytes) or _layout_fault(index, file.num_bytes)
+    return _part_fault(index) or extent_fault(index) or _layout_fault(index, file.num_bytes)
 
 
 def _part_fault(index: ShardIndex) -> str:
@@ -182,15 +184,23 @@ def _layout_fault(index: ShardIndex, num_bytes: int) -> str:
     """In shards of ours every offset follows from names and sizes."""
     if index.meta["layout"] == FOREIGN_LAYOUT:
         return ""
-    layout = layout_of(rows_of(index), member_names(rows_of(index)))
+    rows = rows_of(index)
+    layout = format_of(index).layout_of(rows, member_names(rows))
+    if layout is None:
+        return ""
     same = (
         np.array_equal(layout.part_offset, index.part_offset.astype(np.int64))
         and np.array_equal(layout.sample_offset, index.offset.astype(np.int64))
         and np.array_equal(layout.sample_bytes, index.num_bytes.astype(np.int64))
     )
-    if not same or int(layout.member_start[-1]) + TRAILER_BYTES != num_bytes:
+    if not same or (index.raw_bytes == num_bytes and layout.num_bytes != num_bytes):
         return "its offsets do not follow from its names and sizes"
     return ""
+
+
+def format_of(index: ShardIndex) -> Format:
+    """The format of a shard of ours, with the settings that its index tells."""
+    return get_format(str(index.meta["format"]), Settings.from_document(index.meta.get("settings", {})))
 
 
 def _has_its_size(job: VerifyJob, report: ShardReport, index: ShardIndex | None) -> bool:
@@ -212,6 +222,8 @@ def _has_its_size(job: VerifyJob, report: ShardReport, index: ShardIndex | None)
 def _last_whole(index: ShardIndex | None, size: int) -> tuple[str, bytes | None]:
     if index is None:
         return "", None
+    if index.addressing != BYTES or "raw_bytes" in index.meta:
+        return "", None
     whole = int(np.searchsorted(index.offset + index.num_bytes, np.uint64(size), side="right"))
     if whole == 0:
         return f"; not one of {index.num_samples:,} samples is whole", None
@@ -221,22 +233,17 @@ def _last_whole(index: ShardIndex | None, size: int) -> tuple[str, bytes | None]
 
 
 def _look_at_ends(job: VerifyJob, report: ShardReport, index: ShardIndex) -> None:
-    """The first header and the end-of-archive blocks: cheap, and enough to notice a file of other content."""
-    record = job.shards[report.shard]
+    """Both ends of the file, as far as names and sizes tell them: enough to notice a file of other content."""
+    record, rows = job.shards[report.shard], rows_of(index)
+    is_ours = index.meta["layout"] != FOREIGN_LAYOUT
+    first, last = format_of(index).ends(rows, member_names(rows)) if is_ours else (b"", bytes(TRAILER_BYTES))
+    offset = record.files[0].num_bytes - len(last)
     with open(os.path.join(job.out, record.path), "rb", buffering=0) as file:
-        head = file.read(BLOCK)
-        file.seek(-TRAILER_BYTES, os.SEEK_END)
-        tail = file.read(TRAILER_BYTES)
-    if index.meta["layout"] == TarFormat.layout:
-        rows = rows_of(index)
-        first = member_names(rows)[:1]
-        size = rows.sizes[:1]
-        wanted = (extension(first[0], int(size[0])) or headers(first, size).tobytes())[:BLOCK]
-        if head != wanted:
-            _add(report, record, "structure", f"does not begin with {_shown(index, 0)}", offset=0, key=index.key(0))
-    if tail.strip(b"\0"):
-        offset = record.files[0].num_bytes - TRAILER_BYTES
-        _add(report, record, "structure", "does not end with the end-of-archive blocks", offset=offset)
+        head, tail = os.pread(file.fileno(), len(first), 0), os.pread(file.fileno(), len(last), offset)
+    if head != first:
+        _add(report, record, "structure", f"does not begin with {_shown(index, 0)}", offset=0, key=index.key(0))
+    if tail != last:
+        _add(report, record, "structure", f"does not end as {index.meta['format']} shards do", offset=offset)
 
 
 def _read_all(job: VerifyJob, report: ShardReport, index: ShardIndex | None) -> None:
@@ -246,8 +253,11 @@ def _read_all(job: VerifyJob, report: ShardReport, index: ShardIndex | None) -> 
         if digest_of(path) != wanted:
             _add(report, record, "altered", "its digest is not that of the manifest")
         return
-    is_ours = index.meta["layout"] == TarFormat.layout
-    check = HeaderCheck(rows_of(index), index.part_offset.astype(np.int64)) if is_ours else None
+    if index.addressing == ROWS or "raw_bytes" in index.meta:
+        _read_rows(job, report, index)
+        return
+    is_ours = index.meta["layout"] != FOREIGN_LAYOUT
+    check = format_of(index).structure(rows_of(index), index.part_offset.astype(np.int64)) if is_ours else None
     places, firsts, rows = np.unique(index.part_offset.astype(np.int64), return_index=True, return_inverse=True)
     found = digest_shard(path, places, index.part_bytes.astype(np.int64)[firsts], check.look if check else None)
     is_same = found.file.hexdigest() == wanted
@@ -270,6 +280,33 @@ def _read_all(job: VerifyJob, report: ShardReport, index: ShardIndex | None) -> 
     if problem:
         index_path = record.index.path if record.index else ""
         report.faults.append(Fault("index", f"{index_path}: {problem}", index_path, report.shard))
+
+
+def _read_rows(job: VerifyJob, report: ShardReport, index: ShardIndex) -> None:
+    """A shard whose parts are no runs of its bytes: its digests, then every part as the format's reader gives it."""
+    record = job.shards[report.shard]
+    path, nothing = os.path.join(job.out, record.path), np.zeros(0, np.int64)
+    found = digest_shard(path, nothing, nothing)
+    if found.file.hexdigest() != record.files[0].xxh3_128:
+        _report_blocks(report, record, index, found.file.blocks())
+    else:
+        _compare_parts(job, report, index)
+
+
+def _compare_parts(job: VerifyJob, report: ShardReport, index: ShardIndex) -> None:
+    """Parts against their digests, in a shard that is what was written."""
+    record, bad = job.shards[report.shard], []
+    with Dataset.open(job.out) as dataset:
+        for low in range(0, index.num_parts, PARTS_AT_ONCE):
+            high = min(low + PARTS_AT_ONCE, index.num_parts)
+            digests = list(map(xxhash.xxh3_64_intdigest, dataset.read_parts(report.shard, low, high, check=False)))
+            differing = np.array(digests, np.uint64) != index.part_xxh3_64[low:high]
+            bad += (low + np.flatnonzero(differing)).tolist()
+    for row in bad[:MAX_FAULTS]:
+        message = f"{_member(index, row)} is not what was packed: its digest differs"
+        _add(report, record, "altered", message, key=index.key(_owner(index, row)))
+    if len(bad) > MAX_FAULTS:
+        _add(report, record, "altered", f"and {len(bad) - MAX_FAULTS:,} more parts are damaged")
 
 
 def _report_altered(

@@ -324,7 +324,7 @@ def test_a_file_that_keeps_changing_costs_only_itself(
             grow(source / victims.pop())
         return LocalReader(*args)
 
-    monkeypatch.setattr(shardtool.pack, "LocalReader", reader)
+    monkeypatch.setattr(shardtool.pack, "open_reader", reader)
     done = run_cli("pack", source, tmp_path / "out", "--shards", "1", "--on-changed", "skip", "--json")
     assert done.code == 3
     check_whole(tmp_path / "out", {"03", "04", "05"})

@@ -7,13 +7,15 @@ Members are laid out in a slab: payload is read to its place, headers follow in 
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
+from shardtool.errors import BadKey
+from shardtool.formats import BYTES, Settings, ShardLayout, WrittenShard
 from shardtool.formats.tar_header import (
     BLOCK,
     MAX_USTAR_SIZE,
@@ -28,6 +30,10 @@ from shardtool.formats.tar_header import (
 from shardtool.samples import keys_of, member_names_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shardtool.formats import StructureCheck
+    from shardtool.manifest import Manifest
     from shardtool.model import Int64Array, SampleTable, ShardRows, UInt64Array
     from shardtool.sources.reader import PartReader
     from shardtool.storage.local import ShardFile
@@ -47,22 +53,30 @@ class TarLayout:
 
 
 @dataclass(frozen=True)
-class WrittenTar:
-    """Where each sample and part of a written shard lies, and the digest of each part."""
-
-    sample_offset: Int64Array
-    sample_bytes: Int64Array
-    part_offset: Int64Array
-    part_xxh3_64: UInt64Array
-
-
-@dataclass(frozen=True)
 class TarFormat:
     """WebDataset-style tar shards."""
 
+    settings: Settings = field(default_factory=Settings)
     name: str = "tar"
     suffix: str = ".tar"
     layout: str = "tar/1"
+    addressing: str = BYTES
+    is_exact: bool = True
+    has_schema: bool = False
+
+    def check(self, table: SampleTable) -> None:
+        """Names that neither ustar nor pax can hold are refused.
+
+        Raises:
+            BadKey: naming five of them.
+        """
+        found = unportable_names(table)
+        if found:
+            shown = "\n".join(f"  {name.decode('utf-8', 'backslashreplace')}" for name in found[:5])
+            raise BadKey(
+                f"{len(found):,} names are neither UTF-8 nor short enough for a plain tar header\n{shown}",
+                hint="--escape-names writes such bytes as %XX",
+            )
 
     def sizes(self, table: SampleTable) -> Int64Array:
         """int64[num_samples]: bytes of each sample in a tar, exact."""
@@ -83,7 +97,29 @@ class TarFormat:
         """Bytes of the end-of-archive blocks; the same for any number of samples."""
         return TRAILER_BYTES
 
-    def write(self, rows: ShardRows, members: list[bytes], read: PartReader, out: ShardFile) -> WrittenTar:
+    def layout_of(self, rows: ShardRows, members: list[bytes]) -> ShardLayout:
+        """Offsets of a shard, before a byte of it is read."""
+        layout = layout_of(rows, members)
+        num_bytes = int(layout.member_start[-1]) + TRAILER_BYTES
+        return ShardLayout(layout.sample_offset, layout.sample_bytes, layout.part_offset, num_bytes)
+
+    def structure(self, rows: ShardRows, part_offset: Int64Array) -> StructureCheck:
+        """Every header against the one that would be written today."""
+        from shardtool.formats.tar_check import HeaderCheck
+
+        return HeaderCheck(rows, part_offset)
+
+    def ends(self, rows: ShardRows, members: list[bytes]) -> tuple[bytes, bytes]:
+        """The first block, and the end-of-archive blocks."""
+        size = rows.sizes[:1]
+        first = extension(members[0], int(size[0])) or headers(members[:1], size).tobytes()
+        return first[:BLOCK], bytes(TRAILER_BYTES)
+
+    def side_files(self, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
+        """None: the shards stand alone."""
+        yield from ()
+
+    def write(self, rows: ShardRows, members: list[bytes], read: PartReader, out: ShardFile) -> WrittenShard:
         """Write a shard through a slab.
 
         Args:
@@ -93,7 +129,7 @@ class TarFormat:
         digests = np.zeros(rows.num_parts, np.uint64)
         _write_members(rows, members, layout, read, out, _slab(), digests)
         out.write(bytes(TRAILER_BYTES))
-        return WrittenTar(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests)
+        return WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests)
 
 
 @cache
@@ -158,7 +194,7 @@ def _write_large(
     return state.intdigest()
 
 
-def write_simple(rows: ShardRows, members: list[bytes], read: PartReader, out: ShardFile) -> WrittenTar:
+def write_simple(rows: ShardRows, members: list[bytes], read: PartReader, out: ShardFile) -> WrittenShard:
     """The same bytes as `TarFormat.write`, a member at a time: the oracle of the slab."""
     layout = layout_of(rows, members)
     digests = np.zeros(rows.num_parts, np.uint64)
@@ -166,7 +202,7 @@ def write_simple(rows: ShardRows, members: list[bytes], read: PartReader, out: S
     for part in range(rows.num_parts):
         digests[part] = _write_large(rows, members, part, read, out, buffer)
     out.write(bytes(TRAILER_BYTES))
-    return WrittenTar(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests)
+    return WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests)
 
 
 def unportable_names(table: SampleTable) -> list[bytes]:

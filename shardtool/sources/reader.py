@@ -46,6 +46,12 @@ class PartReader(Protocol):
     def stream(self, part: int, buffer: memoryview) -> Iterator[memoryview]:
         """The bytes of one large part, in pieces that lie in `buffer`."""
 
+    def failures(self) -> list[tuple[int, SourceError]]:
+        """(part, error) for every part that cannot be read as planned."""
+
+    def close(self) -> None:
+        """Close all that is open."""
+
 
 class Medium:
     """Whether reads wait for a device, judged by how long they take; kept from shard to shard."""

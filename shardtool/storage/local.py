@@ -36,7 +36,8 @@ class ShardFile:
     """A file being written, with its digests. Nothing is visible under `root/path` before `publish`."""
 
     def __init__(self, root: str, path: str, tag: str) -> None:
-        self.root, self.path = root, path
+        self.root, self.path, self.tag = root, path, tag
+        self.siblings: list[ShardFile] = []
         self.final = os.path.join(root, path)
         self.temp = temp_name(self.final, tag)
         self.digest = FileDigest()
@@ -62,9 +63,19 @@ class ShardFile:
             while len(view):
                 view = view[os.write(self._fd, view) :]
 
+    def sibling(self, suffix: str) -> ShardFile:
+        """Another file of the same shard, of the same stem; published after this one, aborted with it."""
+        file = ShardFile(self.root, os.path.splitext(self.path)[0] + suffix, self.tag)
+        self.siblings.append(file)
+        return file
+
     def record(self) -> FileRecord:
         """Path, size and digest of what was written."""
         return FileRecord(self.path, self.position, self.digest.hexdigest())
+
+    def records(self) -> tuple[FileRecord, ...]:
+        """Of this file and its siblings."""
+        return (self.record(), *(file.record() for file in self.siblings))
 
     def publish(self, *, durable: bool) -> None:
         """Give the file its final name; with `durable` its bytes are on the device before."""
@@ -74,9 +85,13 @@ class ShardFile:
             self._close()
             os.rename(self.temp, self.final)
         self._is_published = True
+        for file in self.siblings:
+            file.publish(durable=durable)
 
     def abort(self) -> None:
         """Remove what was written; harmless after `publish`."""
+        for file in self.siblings:
+            file.abort()
         if self._is_published:
             return
         with suppress(OSError):
