@@ -9,15 +9,15 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "shardtool"
 LAYERS = (
-    "errors model units names hashing permute keys columns samples sniff worker workers",
+    "errors model units names compat_rules hashing permute keys columns samples sniff worker workers",
     "storage",
-    "sources formats dialects index_file",
+    "sources formats index_file",
     "scan runs group twins required labels match row_parts join splits cuts plan plan_rows "
     "order order_params order_state lanes mixture deal assign placement",
     "plan_file receipts manifest pack prepare compare destination build status verify stage metrics deviation overhead "
     "advice probe dataset_stats survey dataset_diff key_tables reading lookup looking repeats shard_digest "
     "bare_shards verify_shard verify_reader verify_bare rebuild rebuild_shard index_bare extract extract_shard "
-    "bench doctor checkpoint loading assignment assignment_summary assignment_files reading_place",
+    "tokens bench doctor checkpoint loading dialects emitted assignment assignment_summary assignment_files reading_place",
     "executors",
     "report",
     "cli torch grain __main__",
