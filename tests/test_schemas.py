@@ -158,6 +158,8 @@ def test_index(tmp_path: Path) -> None:
     (tmp_path / "out" / "index" / "00001.arrow").unlink()
     assert checked("index", "index", tmp_path / "out").json["made"]["indexes"] == 1
     checked("index", "index", *(tmp_path / "out" / "data").iterdir(), "--out-dir", tmp_path / "indexed")
+    done = checked("index", "index", tmp_path / "out", "--emit", "wids,energon")
+    assert [one["dialect"] for one in done.json["emitted"]] == ["wids", "energon"]
 
 
 def test_assign_and_where(pets: Path) -> None:

@@ -9,9 +9,11 @@ import click
 
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, Output, options, output_options
+from shardtool.cli.types import DialectsType
 from shardtool.errors import UsageProblem
 
 if TYPE_CHECKING:
+    from shardtool.emitted import Emitted
     from shardtool.rebuild import RebuildResult
 
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     examples=(
         "shardtool index out/",
         "shardtool index 'shards/train-{000..099}.tar'",
-        "shardtool index /readonly/shards --out-dir indexed/",
+        "shardtool index out/ --emit wids,energon,hf-card",
     ),
     exit_codes=(3, 4, 5, 6, 7),
 )
@@ -33,14 +35,47 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False),
     help="For shards of other tools: write index and manifest to DIR, with links to the shards.",
 )
+@click.option(
+    "--emit",
+    cls=GroupedOption,
+    section="Output",
+    type=DialectsType(),
+    default=(),
+    help="Write the index files of other loaders beside the shards, and say how they load them: "
+    "wids, sizes, list, dali, energon, hf-card, mds; several with commas.",
+)
+@click.option(
+    "--split-shards",
+    cls=GroupedOption,
+    section="Output",
+    metavar="NAME=SHARE,...",
+    default="",
+    help="For --emit energon of a data set without splits: give whole shards to train, val, test.",
+)
 @options("workers")
 @output_options
-def command(output: Output, places: tuple[str, ...], out_dir: str | None, workers: int) -> None:
+def command(
+    output: Output,
+    places: tuple[str, ...],
+    out_dir: str | None,
+    emit: tuple[str, ...],
+    split_shards: str,
+    workers: int,
+) -> None:
     """Publish the manifest when all shards are there, rebuild what was lost of it, or index shards of other tools."""
-    from shardtool.report.index import index_text, skipped_text
+    from shardtool.report.index import emitted_text, index_text, skipped_text
 
+    if split_shards and "energon" not in emit:
+        raise UsageProblem("--split-shards is for --emit energon", hint="shardtool pack --split cuts by samples")
     result = _index(output, places, out_dir or "", workers)
-    output.result(result.document(), index_text(result), brief=result.out)
+    emitted = _emit(result, emit, split_shards)
+    document = result.document() | ({"emitted": [one.document() for one in emitted]} if emit else {})
+    output.result(document, "\n".join([index_text(result), *map(emitted_text, emitted)]), brief=result.out)
+    if any(one.emission.needs_card for one in emitted) and not os.path.exists(os.path.join(result.out, "README.md")):
+        output.warn(
+            "Hugging Face datasets takes the .idx files beside the shards for data, unless a card tells it otherwise:"
+            f" shardtool index {result.out} --emit hf-card"
+        )
     if notice := skipped_text(result.skipped):
         output.warn(notice)
     if not result.is_unchanged:
@@ -63,6 +98,17 @@ def _index(output: Output, places: tuple[str, ...], out_dir: str, workers: int) 
             if found is not None:
                 return found
         return index_foreign(places, pool, output, out=out_dir)
+
+
+def _emit(result: RebuildResult, names: tuple[str, ...], split_shards: str) -> list[Emitted]:
+    from shardtool.dialects import prepare
+    from shardtool.emitted import write_emissions
+    from shardtool.reading import Dataset
+
+    if not names:
+        return []
+    with Dataset(result.out, result.manifest) as dataset:
+        return write_emissions(result.out, prepare(dataset, names, split_shards))
 
 
 def _is_ours(place: str) -> bool:

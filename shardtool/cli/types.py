@@ -172,6 +172,24 @@ class WordsType(click.ParamType[tuple[str, ...]]):
         return found
 
 
+class DialectsType(WordsType):
+    """Names of dialects, separated by commas."""
+
+    name = "dialect,..."
+
+    def convert(self, value: Any, param: Param, ctx: Ctx) -> tuple[str, ...]:
+        """The names, each once."""
+        from shardtool.dialects import DIALECTS
+
+        names = super().convert(value, param, ctx)
+        for name in names:
+            if name not in DIALECTS:
+                found = nearest(name, DIALECTS)
+                hint = f"did you mean {found}?" if found else f"one of {', '.join(DIALECTS)}"
+                raise BadValue(f"{name!r} is no dialect", hint=hint, param=param, ctx=ctx)
+        return tuple(dict.fromkeys(names))
+
+
 class PairType(click.ParamType[tuple[str, str]]):
     """`NAME=VALUE`."""
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardtool.units import plural
+from shardtool.units import format_bytes, plural
 
 if TYPE_CHECKING:
+    from shardtool.emitted import Emitted
     from shardtool.rebuild import RebuildResult
+
+_SHOWN = 2
 
 
 def index_text(result: RebuildResult) -> str:
@@ -25,6 +28,19 @@ def _made(result: RebuildResult) -> list[str]:
     made += [plural(result.num_receipts, "receipt")] if result.num_receipts else []
     made += ["labels.json"] if result.are_labels_new else []
     return made + (["manifest.json"] if result.is_manifest_new else [])
+
+
+def emitted_text(one: Emitted) -> str:
+    """One dialect: its files, and the lines that load the data set."""
+    paths = [record.path for record in one.files]
+    shown = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else "")
+    size = format_bytes(sum(record.num_bytes for record in one.files))
+    state = "" if one.num_new else "   as they were"
+    if not paths:
+        shown = "nothing to write: the data set has them"
+    lines = [f"emit   {one.emission.dialect:<8} {plural(len(paths), 'file')}, {size}{state}", f"       {shown}"]
+    lines += [f"       kept as you have it: {path}" for path in one.kept]
+    return "\n".join([*lines, *(f"         {line}" for line in one.emission.recipe.split("\n"))])
 
 
 def skipped_text(skipped: dict[str, int]) -> str:
