@@ -37,6 +37,12 @@ class S3Client:
         self.engine = engine or engine_for(settings)
         self.pace = pace or Pace()
         self.limiter = Limiter(self.pace)
+        self.takes_crc32 = _TAKES_CRC32[settings.checksums]  # None: not known yet; see checksums.py
+
+    def learn_crc32(self, takes_crc32: bool) -> None:
+        """Note what the store told about checksums, where the user has not."""
+        if self.settings.checksums == "auto":
+            self.takes_crc32 = takes_crc32
 
     def request(
         self,
@@ -108,6 +114,7 @@ class S3Client:
         )
 
 
+_TAKES_CRC32 = {"auto": None, "supported": True, "required": False}
 _HINTS = {
     THROTTLED: "the store asks for fewer requests: run the same command again later, or with fewer --workers",
     "": "check the network and --endpoint-url, then run the same command again: what is finished stays; "

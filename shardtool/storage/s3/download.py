@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from shardtool.errors import RemoteError
 from shardtool.storage.s3.address import object_url
 from shardtool.storage.s3.answers import changed
+from shardtool.storage.s3.exchange import if_match
 
 if TYPE_CHECKING:
     from shardtool.storage.s3.exchange import Broken, Request, Response
@@ -24,7 +25,7 @@ class Download:
         self._request = request
         self._into = into
         self._done = 0
-        self._etag = request.headers.get("if-match", "")
+        self._etag = request.headers.get("if-match", "").strip('"')
         self._can_resume = into is not None and request.method == "GET"
         asked = _RANGE.fullmatch(request.headers.get("range", ""))
         self._start = int(asked.group(1)) if asked else 0
@@ -37,7 +38,7 @@ class Download:
         """What to ask for now: the whole, or the rest of the same object."""
         if not self._done:
             return self._request
-        rest = {"range": f"bytes={self._start + self._done}-{self._end}", "if-match": self._etag}
+        rest = {"range": f"bytes={self._start + self._done}-{self._end}", **if_match(self._etag)}
         return replace(self._request, headers={**self._request.headers, **rest})
 
     def rest(self) -> memoryview | None:
@@ -92,12 +93,15 @@ class Download:
     def _check_version(self, head: Response) -> None:
         """Some stores ignore If-Match: compare here, too."""
         is_content = self._request.method == "GET" and head.status in (200, 206)
-        if is_content and self._etag and head.etag and _plain(head.etag) != _plain(self._etag):
+        if is_content and self._etag and head.etag and head.etag != self._etag:
             raise changed(self._url(), f"(ETag {head.etag}, before {self._etag})")
 
     def _url(self) -> str:
         return object_url(self._request.bucket, self._request.key)
 
 
-def _plain(etag: str) -> str:
-    return etag.removeprefix("W/").strip('"')
+def object_bytes(response: Response) -> int | None:
+    """Size of the whole object, as the answer to a GET or HEAD tells it; None where it tells none."""
+    told = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+    text = told.group(3) if told else response.headers.get("content-length", "")
+    return int(text) if text.isdigit() else None

@@ -36,8 +36,13 @@ class Response:
 
     @property
     def etag(self) -> str:
-        """The version of the object as the store tells it, with its quotes; "" where it tells none."""
-        return self.headers.get("etag", "")
+        """The version of the object, without the quotes around it; "" where the store tells none."""
+        return self.headers.get("etag", "").removeprefix("W/").strip('"')
+
+
+def if_match(version: str) -> dict[str, str]:
+    """The header that asks for this version and no other; none for ""."""
+    return {"if-match": f'"{version}"'} if version else {}
 
 
 class Broken(Exception):

@@ -1,0 +1,163 @@
+"""A prefix of an object store as a Place: the same calls as for a folder, with ETags for versions."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from shardtool.errors import RemoteError, SourceNotFound
+from shardtool.storage.base import Stat
+from shardtool.storage.s3.address import object_url, split_url
+from shardtool.storage.s3.checksums import body_headers
+from shardtool.storage.s3.client import client_for
+from shardtool.storage.s3.download import object_bytes
+from shardtool.storage.s3.exchange import if_match
+from shardtool.storage.s3.journal import UPLOADS, abort_upload, open_uploads, read_entry
+from shardtool.storage.s3.settings import S3Settings
+from shardtool.storage.s3.upload import NewObject
+from shardtool.storage.s3.walk import walk
+from shardtool.storage.s3.xml import can_hold, delete_objects, elements_of, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shardtool.model import FileRecord
+    from shardtool.storage.s3.client import S3Client
+
+DELETE_AT_ONCE = 1000
+_NO_BULK_DELETE = (400, 405, 411, 501)
+
+
+class S3Place:
+    """The objects below `s3://bucket/prefix/`. Cheap to make and to pickle; connections belong to the process.
+
+    Args:
+        url: `s3://bucket/prefix`, with or without a slash at its end.
+        settings: how to reach the store; those of the environment where None.
+    """
+
+    is_local = False
+
+    def __init__(self, url: str, settings: S3Settings | None = None) -> None:
+        self.bucket, key = split_url(url)
+        self.prefix = key if not key or key.endswith("/") else key + "/"
+        self.url = url.removesuffix("/")
+        self.settings = settings or S3Settings.from_environ()
+
+    @property
+    def client(self) -> S3Client:
+        """The client of this process."""
+        return client_for(self.settings)
+
+    def key(self, path: str) -> str:
+        """The object that `path` names."""
+        return self.prefix + path
+
+    def shown(self, path: str) -> str:
+        """`s3://bucket/prefix/path`."""
+        return object_url(self.bucket, self.key(path))
+
+    def stat(self, path: str) -> Stat:
+        """Size and ETag of one object."""
+        response = self.client.request("HEAD", self.bucket, self.key(path))
+        return Stat(path, object_bytes(response) or 0, response.etag)
+
+    def read(self, path: str) -> bytes:
+        """A whole small object."""
+        return self.client.request("GET", self.bucket, self.key(path)).body
+
+    def read_into(self, path: str, offset: int, view: memoryview, *, version: str = "") -> int:
+        """Fill `view` from `offset` on; see Place. A break on the way is mended by asking for the rest."""
+        done = 0
+        while done < len(view):
+            headers = {"range": f"bytes={offset + done}-{offset + len(view) - 1}"}
+            headers |= if_match(version)
+            response = self.client.request(
+                "GET", self.bucket, self.key(path), headers=headers, into=view[done:], allow=(416,)
+            )
+            if response.status == 416:
+                break
+            done += response.num_bytes
+            size = object_bytes(response)
+            if size is None or offset + done >= size or not response.num_bytes:
+                break
+            version = version or response.etag
+        return done
+
+    def list(self, prefix: str = "") -> Iterator[Stat]:
+        """All objects whose path begins with `prefix`, in the order of the store."""
+        for key, num_bytes, etag in walk(self.client, self.bucket, self.key(prefix)):
+            yield Stat(key[len(self.prefix) :], num_bytes, etag)
+
+    def create(self, path: str, tag: str) -> NewObject:
+        """Begin to write an object; nothing is sent before it has 16 MiB or is published."""
+        return NewObject(self, path, tag)
+
+    def put(self, path: str, data: bytes, *, tag: str, durable: bool) -> FileRecord:
+        """Write a small object; an object store makes it visible whole or not at all."""
+        new = NewObject(self, path, tag)
+        try:
+            new.write(data)
+            new.publish(durable=durable)
+        finally:
+            new.abort()
+        return new.record()
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Delete objects, a thousand a request where the store can do that; those that are gone are no trouble."""
+        keys = iter([self.key(path) for path in paths])
+        while batch := list(islice(keys, DELETE_AT_ONCE)):
+            bulk = [key for key in batch if can_hold(key)] if len(batch) > 1 else []
+            if bulk and not self._delete_together(*bulk):
+                bulk = []
+            for key in set(batch).difference(bulk):
+                self.client.request("DELETE", self.bucket, key, allow=(404,))
+
+    def sweep(self, tag: str) -> None:
+        """Abort the uploads that a killed attempt of `tag` left behind: those in the journal, no others."""
+        for note in list(self.list(f"{UPLOADS}/{tag}-")):
+            try:
+                path, upload_id = read_entry(self.read(note.path))
+            except SourceNotFound:
+                continue
+            if path:
+                self._abort_noted(note.path, self.key(path), upload_id)
+            self.remove([note.path])
+
+    def _abort_noted(self, note: str, key: str, upload_id: str) -> None:
+        """One upload; where its id was not told before the end, those of its key that began after the note."""
+        if upload_id:
+            abort_upload(self.client, self.bucket, key, upload_id)
+            return
+        since = self._written_at(note)
+        for found in list(open_uploads(self.client, self.bucket, key, since)):
+            abort_upload(self.client, self.bucket, key, found)
+
+    def _written_at(self, path: str) -> float:
+        from email.utils import parsedate_to_datetime
+
+        told = self.client.request("HEAD", self.bucket, self.key(path)).headers.get("last-modified", "")
+        return parsedate_to_datetime(told).timestamp() if told else float("inf")
+
+    def _delete_together(self, *keys: str) -> bool:
+        """Whether the store took one request for all."""
+        body = delete_objects(keys)
+        response = self.client.request(
+            "POST",
+            self.bucket,
+            query=(("delete", ""),),
+            headers=body_headers(body, crc32=False),
+            body=body,
+            allow=_NO_BULK_DELETE,
+        )
+        if response.status in _NO_BULK_DELETE:
+            return False
+        for error in elements_of(response.body, "Error"):
+            code = text_of(error, "Code")
+            if code != "NoSuchKey":
+                url = object_url(self.bucket, text_of(error, "Key"))
+                raise RemoteError(
+                    f"{url} cannot be deleted: {code} {text_of(error, 'Message')}",
+                    hint="check that these credentials may delete there",
+                )
+        return True
