@@ -17,7 +17,7 @@ import numpy as np
 
 from shardtool.assign import Segments, byte_ranges
 from shardtool.errors import DestinationExists
-from shardtool.storage.local import ShardFile, temp_name, write_errors
+from shardtool.storage.local import LocalFile, temp_name, write_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -232,7 +232,7 @@ def rank_file(rank: int, world_size: int, suffix: str, worker: int | None = None
 
 def write_text(folder: str, name: str, pieces: Iterable[str]) -> None:
     """A file of text that has its name only when complete."""
-    file = ShardFile(folder, name, _TAG)
+    file = LocalFile(folder, name, _TAG)
     try:
         for piece in pieces:
             file.write(os.fsencode(piece))

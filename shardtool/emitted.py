@@ -16,7 +16,7 @@ from shardtool.errors import DestinationExists
 from shardtool.hashing import digest_chunks
 from shardtool.names import HIDDEN
 from shardtool.receipts import digest_of, file_document, file_record
-from shardtool.storage.local import ShardFile, put_file, sync_folder
+from shardtool.storage.local import LocalFile, put_file, sync_folder
 from shardtool.units import plural
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _is_same(out: str, file: SideFile) -> bool:
 
 def _put(out: str, file: SideFile, *, durable: bool) -> tuple[FileRecord, bool]:
     """(what is at the path now, whether it is new)."""
-    target = ShardFile(out, file.path, TAG)
+    target = LocalFile(out, file.path, TAG)
     try:
         for piece in _buffered(file.content()):
             target.write(piece)

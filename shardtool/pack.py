@@ -5,7 +5,6 @@ The last steps (fsync, rename, receipt) happen in a thread, so that a worker pac
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -24,7 +23,8 @@ from shardtool.receipts import write_receipt
 from shardtool.samples import member_names
 from shardtool.sources.opening import open_reader
 from shardtool.sources.reader import FRESH_SECONDS, MEDIUM
-from shardtool.storage.local import ShardFile, sweep_temps, sync_folder
+from shardtool.storage import open_place
+from shardtool.storage.shard_file import ShardFile
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -106,8 +106,7 @@ def _pack_shard(job: PackJob, shard: int, tag: str) -> Future[Receipt]:
 
 
 def _sweep(job: PackJob, shard: int, tag: str) -> None:
-    for path in (job.specs[shard].path, index_path(shard, len(job.specs))):
-        sweep_temps(os.path.dirname(os.path.join(job.out, path)), tag)
+    open_place(job.out).sweep(tag, (job.specs[shard].path, index_path(shard, len(job.specs))))
 
 
 @dataclass
@@ -177,8 +176,7 @@ def _publish(job: PackJob, draft: _Draft, receipt: Receipt, tag: str) -> Receipt
         for file in (draft.shard, draft.index):
             file.publish(durable=job.durable)
         if job.durable:
-            for file in (draft.shard, draft.index):
-                sync_folder(os.path.dirname(file.final))
+            open_place(job.out).sync(record.path for record in (*receipt.files, receipt.index))
         write_receipt(job.out, receipt, len(job.specs), tag=tag, durable=job.durable)
     finally:
         draft.shard.abort()

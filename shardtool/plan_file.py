@@ -21,7 +21,8 @@ from shardtool.model import ShardRows, ShardSpec
 from shardtool.names import HIDDEN
 from shardtool.plan import PlanOptions
 from shardtool.plan_rows import canonical_rows, shard_rows
-from shardtool.storage.local import ShardFile, put_file
+from shardtool.storage.local import put_file
+from shardtool.storage.shard_file import ShardFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,7 +29,7 @@ from shardtool.plan_file import read_rows
 from shardtool.receipts import digest_of, write_receipt
 from shardtool.samples import member_names
 from shardtool.shard_digest import digest_shard
-from shardtool.storage.local import ShardFile, put_file, temp_name
+from shardtool.storage.local import LocalFile, put_file, temp_name
 
 if TYPE_CHECKING:
     from shardtool.bare_shards import BareShard
@@ -217,7 +217,7 @@ def _index_bare(job: BareJob, shard: int) -> BareResult:
 
 def _put_temp(out: str, temp: str, data: bytes) -> FileRecord:
     """Write an index that is renamed later; the folder is made durable then, once for all of them."""
-    file = ShardFile(out, temp, "index")
+    file = LocalFile(out, temp, "index")
     try:
         file.write(data)
         file.publish(durable=True)

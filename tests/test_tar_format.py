@@ -32,7 +32,7 @@ from shardtool.manifest import load_manifest
 from shardtool.plan_file import load_plan, read_rows
 from shardtool.samples import member_names
 from shardtool.sources.reader import LocalReader
-from shardtool.storage.local import ShardFile
+from shardtool.storage.shard_file import ShardFile
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardtool.model import Int64Array, SampleTable, ShardRows, UInt64Array
     from shardtool.reading import Dataset
     from shardtool.sources.reader import PartReader
-    from shardtool.storage.local import ShardFile
+    from shardtool.storage.shard_file import ShardFile
 
 FORMATS = {
     "tar": "shardtool.formats.tar:TarFormat",

@@ -70,7 +70,10 @@ class Place(Protocol):
         """
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
-        """All files whose path begins with `prefix` (a folder with its slash, or ""), in any order."""
+        """All files whose path begins with `prefix` (a folder with its slash, or ""), in any order.
+
+        None where nothing is; what is being written has no final name and is not told.
+        """
 
     def create(self, path: str, tag: str) -> NewFile:
         """Begin to write a file; `tag` tells plan and shard, or the kind of file."""
@@ -80,3 +83,12 @@ class Place(Protocol):
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files; those that are gone already are no trouble."""
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make the names of published files outlast a loss of power; nothing to do where publishing did it."""
+
+    def sweep(self, tag: str, paths: Iterable[str]) -> None:
+        """Remove what killed attempts with this tag left of `paths`; nothing that has a final name."""
+
+    def sweep_all(self) -> None:
+        """Remove what killed attempts of any tag left; only what we wrote."""

@@ -9,12 +9,14 @@ import zlib
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from shardtool.errors import AccessDenied, DestinationError, NoSpace
+from shardtool.errors import AccessDenied, DestinationError, NoSpace, SourceChanged
 from shardtool.hashing import FileDigest
 from shardtool.model import FileRecord
+from shardtool.names import DATA, HIDDEN, INDEX
+from shardtool.storage.base import Stat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 TEMP_PREFIX = ".tmp-"  # .tmp-<plan>-<shard>-<host>-<process>-<name>
 _TEMP_NAME = re.compile(r"\.tmp-[a-z0-9-]+-[0-9a-f]{8}-[0-9]+-.+")
@@ -32,12 +34,11 @@ def is_temp_name(name: str) -> bool:
     return _TEMP_NAME.fullmatch(name) is not None
 
 
-class ShardFile:
+class LocalFile:
     """A file being written, with its digests. Nothing is visible under `root/path` before `publish`."""
 
     def __init__(self, root: str, path: str, tag: str) -> None:
-        self.root, self.path, self.tag = root, path, tag
-        self.siblings: list[ShardFile] = []
+        self.path = path
         self.final = os.path.join(root, path)
         self.temp = temp_name(self.final, tag)
         self.digest = FileDigest()
@@ -63,19 +64,9 @@ class ShardFile:
             while len(view):
                 view = view[os.write(self._fd, view) :]
 
-    def sibling(self, suffix: str) -> ShardFile:
-        """Another file of the same shard, of the same stem; published after this one, aborted with it."""
-        file = ShardFile(self.root, os.path.splitext(self.path)[0] + suffix, self.tag)
-        self.siblings.append(file)
-        return file
-
     def record(self) -> FileRecord:
         """Path, size and digest of what was written."""
         return FileRecord(self.path, self.position, self.digest.hexdigest())
-
-    def records(self) -> tuple[FileRecord, ...]:
-        """Of this file and its siblings."""
-        return (self.record(), *(file.record() for file in self.siblings))
 
     def publish(self, *, durable: bool) -> None:
         """Give the file its final name; with `durable` its bytes are on the device before."""
@@ -85,13 +76,9 @@ class ShardFile:
             self._close()
             os.rename(self.temp, self.final)
         self._is_published = True
-        for file in self.siblings:
-            file.publish(durable=durable)
 
     def abort(self) -> None:
         """Remove what was written; harmless after `publish`."""
-        for file in self.siblings:
-            file.abort()
         if self._is_published:
             return
         with suppress(OSError):
@@ -105,9 +92,114 @@ class ShardFile:
             os.close(fd)
 
 
+class LocalPlace:
+    """A folder of files."""
+
+    is_local = True
+
+    def __init__(self, folder: str) -> None:
+        self.url = folder
+
+    def shown(self, path: str) -> str:
+        """The path of a file as the system takes it, and as people read it."""
+        return os.path.join(self.url, path)
+
+    def stat(self, path: str) -> Stat:
+        """Size and version of one file."""
+        with _missing(self.shown(path)):
+            return _stat_of(path, os.stat(self.shown(path)))
+
+    def read(self, path: str) -> bytes:
+        """A whole small file."""
+        with _missing(self.shown(path)), open(self.shown(path), "rb") as file:
+            return file.read()
+
+    def read_into(self, path: str, offset: int, view: memoryview, *, version: str = "") -> int:
+        """Fill `view` with the bytes of the file from `offset` on; fewer only at its end. How many there were.
+
+        Raises:
+            SourceChanged: the file is not of this `version`.
+        """
+        with _missing(self.shown(path)):
+            fd = os.open(self.shown(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if version and _stat_of(path, os.fstat(fd)).version != version:
+                raise SourceChanged(
+                    f"{self.shown(path)} is not the file that it was",
+                    hint="run the command again when nothing writes there",
+                    where={"path": self.shown(path)},
+                )
+            done = 0
+            while done < len(view) and (count := os.preadv(fd, [view[done:]], offset + done)):
+                done += count
+            return done
+        finally:
+            os.close(fd)
+
+    def list(self, prefix: str = "") -> Iterator[Stat]:
+        """All files whose path begins with `prefix`, in any order; none where the folder does not exist."""
+        for folder, _, names in os.walk(os.path.join(self.url, os.path.dirname(prefix))):
+            below = os.path.relpath(folder, self.url)
+            for name in names:
+                path = name if below == "." else f"{below}/{name}"
+                if path.startswith(prefix) and not is_temp_name(name):
+                    with suppress(FileNotFoundError):  # gone meanwhile
+                        yield _stat_of(path, os.stat(os.path.join(folder, name), follow_symlinks=False))
+
+    def create(self, path: str, tag: str) -> LocalFile:
+        """Begin to write a file; `tag` tells plan and shard, or the kind of file."""
+        return LocalFile(self.url, path, tag)
+
+    def put(self, path: str, data: bytes, *, tag: str, durable: bool) -> FileRecord:
+        """Write a small file atomically."""
+        return put_file(self.url, path, data, tag=tag, durable=durable)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Remove files; those that are gone already are no trouble."""
+        for path in paths:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(self.shown(path))
+
+    def sync(self, paths: Iterable[str]) -> None:
+        """Make the names of files durable."""
+        for folder in {os.path.dirname(self.shown(path)) for path in paths}:
+            sync_folder(folder)
+
+    def sweep(self, tag: str, paths: Iterable[str]) -> None:
+        """Remove what killed attempts with this tag left beside `paths`."""
+        for folder in {os.path.dirname(self.shown(path)) for path in paths}:
+            sweep_temps(folder, tag)
+
+    def sweep_all(self) -> None:
+        """Remove what killed attempts of any tag left, in the folder itself and in those that are ours."""
+        for name in self._temps():
+            with suppress(OSError):
+                os.unlink(name)
+
+    def _temps(self) -> Iterator[str]:
+        for top in ("", DATA, INDEX, HIDDEN):
+            for folder, _, names in os.walk(os.path.join(self.url, top)):
+                yield from (os.path.join(folder, name) for name in names if is_temp_name(name))
+                if not top:
+                    break
+
+
+def _stat_of(path: str, found: os.stat_result) -> Stat:
+    return Stat(path, found.st_size, f"{found.st_mtime_ns}-{found.st_ino}")
+
+
+@contextmanager
+def _missing(path: str) -> Iterator[None]:
+    """A file where a folder should be means that the file below it is missing."""
+    try:
+        yield
+    except NotADirectoryError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+
+
 def put_file(root: str, path: str, data: bytes, *, tag: str, durable: bool) -> FileRecord:
     """Write a small file atomically; the folder entry is durable too when asked for."""
-    file = ShardFile(root, path, tag)
+    file = LocalFile(root, path, tag)
     try:
         file.write(data)
         file.publish(durable=durable)

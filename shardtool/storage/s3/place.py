@@ -113,9 +113,19 @@ class S3Place:
             for key in set(batch).difference(bulk):
                 self.client.request("DELETE", self.bucket, key, allow=(404,))
 
-    def sweep(self, tag: str) -> None:
+    def sync(self, paths: Iterable[str]) -> None:
+        """Nothing: what a store has answered it keeps."""
+
+    def sweep(self, tag: str, paths: Iterable[str] = ()) -> None:
         """Abort the uploads that a killed attempt of `tag` left behind: those in the journal, no others."""
-        for note in list(self.list(f"{UPLOADS}/{tag}-")):
+        self._sweep(f"{UPLOADS}/{tag}-")
+
+    def sweep_all(self) -> None:
+        """Abort every upload in the journal: no other run may be writing here."""
+        self._sweep(f"{UPLOADS}/")
+
+    def _sweep(self, prefix: str) -> None:
+        for note in list(self.list(prefix)):
             try:
                 path, upload_id = read_entry(self.read(note.path))
             except SourceNotFound:
