@@ -3,6 +3,7 @@
     ShardtoolError                 1
       UsageProblem                 2
       Incomplete                   3
+        StageTimeout               3   also TimeoutError
       DamageFound                  4
       SourceError                  5
         SourceNotFound             5   also FileNotFoundError
@@ -56,6 +57,7 @@ __all__ = [
     "SourceChanged",
     "SourceError",
     "SourceNotFound",
+    "StageTimeout",
     "UnknownFormat",
     "UsageProblem",
     "WorkerLost",
@@ -101,6 +103,10 @@ class Incomplete(ShardtoolError):
     """The run ended, but samples or shards failed or were skipped by a policy."""
 
     exit_code = 3
+
+
+class StageTimeout(Incomplete, TimeoutError):
+    """A shard that is being staged was not there in time."""
 
 
 class DamageFound(ShardtoolError):

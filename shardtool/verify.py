@@ -34,6 +34,7 @@ from shardtool.plan_file import load_plan
 from shardtool.receipts import digest_of, is_valid, parts_document, read_receipts
 from shardtool.repeats import find_repeats
 from shardtool.sources.junk import junk_reason
+from shardtool.staging.folder import staged_shards
 from shardtool.storage.local import is_temp_name
 from shardtool.verify_shard import MAX_FAULTS, Fault, VerifyJob
 
@@ -126,17 +127,21 @@ def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reade
     faults = _stated_faults(out, manifest)
     faults += [*_label_faults(out, manifest), *_side_faults(out, manifest), *_folder_faults(out, manifest)]
     job = VerifyJob(os.path.abspath(out), manifest.shards, is_deep)
-    reports = _check_shards(job, pool, say)
+    try:
+        shards = staged_shards(out, manifest)
+    except FormatError as error:
+        return replace(result, faults=(*faults, _manifest_fault(error.message)), seconds=time.monotonic() - began)
+    reports = _check_shards(job, shards, pool, say)
     faults += [fault for report in reports for fault in report.faults]
     faults += _duplicate_faults(job, reports)
-    if all(report.key_hashes is not None for report in reports):
+    if len(reports) == len(manifest.shards) and all(report.key_hashes is not None for report in reports):
         faults += _total_faults(manifest, reports)
     if reader:
         faults += _read_back(job, reports, pool)
     return replace(
         result,
         dataset_id=manifest.dataset_id,
-        num_shards=len(manifest.shards),
+        num_shards=len(reports),
         num_samples=sum(report.num_samples for report in reports),
         num_parts=sum(report.num_parts for report in reports),
         num_bytes=sum(report.num_bytes for report in reports),
@@ -166,13 +171,12 @@ def _is_all_packed(out: str) -> bool:
     )
 
 
-def _check_shards(job: VerifyJob, pool: WorkerPool, say: Say) -> list[ShardReport]:
+def _check_shards(job: VerifyJob, shards: Sequence[int], pool: WorkerPool, say: Say) -> list[ShardReport]:
     reports: list[ShardReport | None] = [None] * len(job.shards)
-    total_bytes = sum(shard.num_bytes for shard in job.shards) if job.is_deep else 0
-    total_samples = sum(shard.num_samples for shard in job.shards)
-    with say.progress(len(job.shards), total_bytes, total_samples) as progress:
-        tasks = range(len(job.shards))
-        for shard, report in pool.run(CHECK, tasks, context=job, describe=lambda shard: job.shards[shard].path):
+    total_bytes = sum(job.shards[shard].num_bytes for shard in shards) if job.is_deep else 0
+    total_samples = sum(job.shards[shard].num_samples for shard in shards)
+    with say.progress(len(shards), total_bytes, total_samples) as progress:
+        for shard, report in pool.run(CHECK, shards, context=job, describe=lambda shard: job.shards[shard].path):
             reports[shard] = report
             progress.advance(1, report.num_bytes if job.is_deep else 0, report.num_samples)
     return [report for report in reports if report is not None]

@@ -1,0 +1,265 @@
+"""One file on its way: its part and journal, its missing blocks, each compared with its digest on arrival.
+
+    Arrival(route, record, digests) -> missing blocks; fetch(block) for each, in any order and thread; publish()
+
+A block that does not have its digest is read again alone, at most `TRIES` times. A file whose blocks have no digests
+(only the first file of a shard has them, in its index) is compared whole before it gets its name.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from shardtool.errors import AccessDenied, CorruptShard, ShardtoolError, SourceNotFound
+from shardtool.hashing import BLOCK_BYTES
+from shardtool.receipts import digest_of
+from shardtool.staging.disk import allocate, forget, write_at
+from shardtool.staging.journal import Journal
+from shardtool.storage.local import sync_folder, write_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from shardtool.model import FileRecord
+    from shardtool.staging.folder import Target, VerifiedTable
+    from shardtool.staging.throttle import Throttle
+    from shardtool.storage.base import Place
+
+TRIES = 4  # of one block, the first included
+
+
+@dataclass(frozen=True)
+class CopyOptions:
+    """How files are copied."""
+
+    jobs: int
+    throttle: Throttle
+    durable: bool
+    keep_cache: bool
+
+
+@dataclass
+class CopyTotals:
+    """Bytes and blocks of shard files."""
+
+    fetched_bytes: int = 0  # read from the source; what was read twice counts twice
+    reused_bytes: int = 0  # were there already
+    refetched_blocks: int = 0
+
+
+@dataclass(frozen=True)
+class Route:
+    """From where to where, and what happened on the way; shared by all threads of a copy."""
+
+    place: Place
+    target: Target
+    table: VerifiedTable
+    options: CopyOptions
+    totals: CopyTotals = field(default_factory=CopyTotals)
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of totals and table
+
+    def count(self, *, fetched: int = 0, reused: int = 0, again: int = 0) -> None:
+        """Add to the totals."""
+        with self.lock:
+            self.totals.fetched_bytes += fetched
+            self.totals.reused_bytes += reused
+            self.totals.refetched_blocks += again
+
+    def vouch(self, record: FileRecord) -> None:
+        """Note that a file with its final name was verified."""
+        with self.lock:
+            if not self.table.holds(record):
+                self.table.add(record)
+
+
+class Arrival:
+    """A file being copied into `.stage/parts`.
+
+    Args:
+        route: from where to where.
+        record: the file.
+        digests: xxh3_64 of each of its blocks; None where only the whole has a digest.
+
+    Raises:
+        CorruptShard: the file at the source has another size.
+        SourceNotFound: it is not there.
+    """
+
+    def __init__(self, route: Route, record: FileRecord, digests: Sequence[int] | None) -> None:
+        self.route, self.record, self.digests = route, record, digests
+        self.part, self.final = route.target.part(record.path), route.target.final(record.path)
+        self._version = _version(route.place, record)
+        self._wholes = 1  # tries, where blocks have no digests
+        with write_errors(self.part):
+            os.makedirs(os.path.dirname(self.part), exist_ok=True)
+            is_damaged = os.path.exists(self.final)
+            if is_damaged:  # its sound blocks are kept
+                os.rename(self.final, self.part)
+            self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._journal = Journal(route.target.journal(record.path), record, BLOCK_BYTES, num_blocks(record))
+        self.missing = set(range(num_blocks(record)))
+        for block in self.missing.copy() if is_damaged else self._journal.marked:
+            self._take_over(block)
+        if os.fstat(self._fd).st_size != record.num_bytes:
+            allocate(self._fd, record.num_bytes, self.part)
+
+    def extent(self, block: int) -> tuple[int, int]:
+        """(offset, bytes) of a block."""
+        offset = block * BLOCK_BYTES
+        return offset, min(BLOCK_BYTES, self.record.num_bytes - offset)
+
+    def _take_over(self, block: int) -> None:
+        """A block that was written before counts where it has its digest; what a journal says of it does not."""
+        offset, size = self.extent(block)
+        data = os.pread(self._fd, size, offset)
+        if self.digests is not None and len(data) == size and _digest(data) == self.digests[block]:
+            self._journal.mark(block)
+            self.missing.discard(block)
+            self.route.count(reused=size)
+        else:
+            self._journal.clear(block)
+
+    def fetch(self, block: int, buffer: memoryview) -> int:
+        """Bring one block; its bytes.
+
+        Raises:
+            CorruptShard: it never had its digest.
+            SourceChanged: the file at the source is another one by now.
+        """
+        offset, size = self.extent(block)
+        view = buffer[:size]
+        self._read(block, offset, view)
+        write_at(self._fd, view, offset, self.part)
+        self._journal.mark(block)
+        return size
+
+    def _read(self, block: int, offset: int, view: memoryview) -> None:
+        found, place = "", self.route.place
+        for attempt in range(TRIES):
+            self.route.options.throttle.take(len(view))
+            with source_errors(place, self.record.path):
+                count = place.read_into(self.record.path, offset, view, version=self._version)
+            self.route.count(fetched=count, again=int(attempt > 0))
+            is_whole = count == len(view)
+            digest = _digest(view[:count])
+            if is_whole and (self.digests is None or digest == self.digests[block]):
+                return
+            found = f"{digest:016x}" if is_whole else f"only {count:,} bytes"
+        raise self._bad_block(block, offset, len(view), found)
+
+    def _bad_block(self, block: int, offset: int, size: int, found: str) -> CorruptShard:
+        wanted = f"digest {self.digests[block]:016x}" if self.digests is not None else f"{size:,} bytes"
+        path = self.route.place.shown(self.record.path)
+        return CorruptShard(
+            f"{path}: block {block} at byte {offset:,} should have {wanted}, found {found}, {TRIES} times",
+            hint=f"it is damaged at the source: {_verify_source(self.route.place)}; then repeat this command, "
+            "what is here is kept",
+            where={"path": path, "block": block, "offset": offset, "expected": wanted, "found": found},
+        )
+
+    def publish(self) -> bool:
+        """Give the complete file its name; False where its digest was wrong and all of it is missing again.
+
+        Raises:
+            CorruptShard: it was wrong too often.
+        """
+        if self.digests is None and digest_of(self.part) != self.record.xxh3_128:
+            self._start_over()
+            return False
+        options = self.route.options
+        with write_errors(self.final):
+            if options.durable or not options.keep_cache:
+                os.fdatasync(self._fd)
+            if not options.keep_cache:
+                forget(self._fd)
+            self.close()
+            os.makedirs(os.path.dirname(self.final), exist_ok=True)
+            os.rename(self.part, self.final)
+            if options.durable:
+                sync_folder(os.path.dirname(self.final))
+        self.route.vouch(self.record)
+        with suppress(FileNotFoundError):
+            os.unlink(self._journal.path)
+        return True
+
+    def _start_over(self) -> None:
+        self._wholes += 1
+        if self._wholes > TRIES:
+            raise CorruptShard(
+                f"{self.route.place.shown(self.record.path)} should have digest {self.record.xxh3_128}, "
+                f"and has not, {TRIES} times",
+                hint=f"it is damaged at the source: {_verify_source(self.route.place)}",
+                where={"path": self.route.place.shown(self.record.path)},
+            )
+        self.missing = set(range(num_blocks(self.record)))
+        for block in self.missing:
+            self._journal.clear(block)
+
+    def close(self) -> None:
+        """Let go of part and journal, which stay where they are; harmless when repeated."""
+        self._journal.close()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def num_blocks(record: FileRecord) -> int:
+    """Blocks of a file."""
+    return -(-record.num_bytes // BLOCK_BYTES)
+
+
+def is_sound(path: str, record: FileRecord, digests: Sequence[int] | None) -> bool:
+    """Whether a file that nobody vouches for has every byte: a crash may lie between its name and its row."""
+    try:
+        if os.stat(path).st_size != record.num_bytes:
+            return False
+        if digests is None:
+            return digest_of(path) == record.xxh3_128
+        with open(path, "rb", buffering=0) as file:
+            return all(_digest(file.read(BLOCK_BYTES)) == digest for digest in digests)
+    except OSError:
+        return False
+
+
+@contextmanager
+def source_errors(place: Place, path: str) -> Iterator[None]:
+    """Say of the source what the system says of a path."""
+    shown = place.shown(path)
+    try:
+        yield
+    except ShardtoolError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceNotFound(
+            f"{shown} is in the manifest, but it is not there", hint=_verify_source(place), where={"path": shown}
+        ) from error
+    except PermissionError as error:
+        raise AccessDenied(f"{shown} may not be read: {error.strerror or error}", where={"path": shown}) from error
+
+
+def _version(place: Place, record: FileRecord) -> str:
+    """Version of the file at the source, whose size must be that of the manifest."""
+    with source_errors(place, record.path):
+        found = place.stat(record.path)
+    if found.num_bytes != record.num_bytes:
+        raise CorruptShard(
+            f"{place.shown(record.path)} has {found.num_bytes:,} bytes, the manifest says {record.num_bytes:,}",
+            hint=_verify_source(place),
+            where={"path": place.shown(record.path)},
+        )
+    return found.version
+
+
+def _verify_source(place: Place) -> str:
+    return f"shardtool verify {place.url} --deep tells what is damaged there and how to repair it"
+
+
+def _digest(data: bytes | memoryview) -> int:
+    digest: int = xxhash.xxh3_64_intdigest(data)
+    return digest

@@ -1,0 +1,292 @@
+"""Bring shards of a data set to folders of this node: `stage(place, request, say)`.
+
+    manifest -> errands (which shards, for which folder) -> one copier a folder -> room reserved -> shards copied
+
+Nothing is listed: all that is needed follows from the manifest. A rerun brings what is missing; processes that run
+this at the same time share one copy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from shardtool.errors import UsageProblem
+from shardtool.loading.files import available_memory
+from shardtool.manifest import MANIFEST
+from shardtool.staging.arriving import CopyOptions, Route
+from shardtool.staging.disk import allocate, check_room, warning_for
+from shardtool.staging.election import elected, files_of
+from shardtool.staging.errands import errands_of, later_shards
+from shardtool.staging.folder import Staged, VerifiedTable, make_folders, read_staged, write_staged
+from shardtool.staging.request import StageResult
+from shardtool.staging.rolling import roll
+from shardtool.staging.throttle import Throttle
+from shardtool.staging.transfer import TAG, Copier, bring_small
+from shardtool.storage.local import put_file, write_errors
+from shardtool.units import format_bytes, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from shardtool.manifest import ManifestShard
+    from shardtool.staging.arriving import CopyTotals
+    from shardtool.staging.errands import Errand
+    from shardtool.staging.folder import Target
+    from shardtool.staging.request import StageRequest
+    from shardtool.staging.transfer import Advance
+    from shardtool.storage.base import Place
+
+SMALL_FILES = 4  # manifest, labels, staged.json, table: beside the files of shards
+
+
+class Moving(Protocol):
+    """What a progress display offers."""
+
+    def advance(self, shards: int = 0, nbytes: int = 0, samples: int = 0) -> None:
+        """Add what was just done."""
+
+
+class Say(Protocol):
+    """Where a copy tells what it does."""
+
+    def step(self, verb: str, text: str) -> None:
+        """One line."""
+
+    def warn(self, text: str) -> None:
+        """What costs something."""
+
+    def progress(
+        self, total_shards: int, total_bytes: int, total_samples: int, verb: str = "copy"
+    ) -> AbstractContextManager[Moving]:
+        """How far it is."""
+
+
+def stage(place: Place, request: StageRequest, say: Say, *, stays: bool = False) -> StageResult:
+    """Bring what is asked for, verified.
+
+    Args:
+        place: where the data set lies.
+        request: what, where, how.
+        say: told how far it is.
+        stays: with a budget, go on until the last epoch is over, as readers say how far they are.
+
+    Raises:
+        SourceNotFound, FormatError, CorruptShard, SourceChanged, RemoteError: the source.
+        UsageProblem: shards, nodes or options that do not exist.
+        DestinationExists, DestinationError, NoSpace: the target.
+    """
+    began = time.monotonic()
+    errands = errands_of(place, request)
+    for errand in errands:
+        check_foreseeable(errand, request)
+    manifest = errands[0].manifest
+    paths = tuple(errand.target.path for errand in errands)
+    result = StageResult(paths, manifest.dataset_id, total_shards=len(manifest.shards))
+    _introduce(place, request, errands, say)
+    wanted = [record for errand in errands for record in errand.records()]
+    total_bytes = sum(record.num_bytes for record in wanted)
+    with say.progress(len(wanted), total_bytes, sum(s.num_samples for s in wanted), verb="copy") as progress:
+        for errand in errands:
+            _run(place, errand, request, progress.advance, result, stays=stays)
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _introduce(place: Place, request: StageRequest, errands: list[Errand], say: Say) -> None:
+    """The `stage` line, and what may cost more than it seems."""
+    manifest, wish = errands[0].manifest, request.wish
+    who = f"node {request.node} of {wish.num_nodes or 1}   " if request.select == "share" else ""
+    for errand in errands:
+        if warning := warning_for(errand.target.path):
+            say.warn(warning)
+        shards = f"{len(errand.share.shards):,} of {plural(len(manifest.shards), 'shard')}"
+        where = f" for {errand.target.path}" if len(errands) > 1 else ""
+        say.step("stage", f"{who}{shards}   {format_bytes(errand.num_bytes)}{where}")
+    count, num_bytes = later_shards(manifest, request)
+    if count:
+        last = request.epochs[1]
+        say.warn(
+            f"epoch {last} reads {plural(count, 'shard')} more on this node ({format_bytes(num_bytes)}): "
+            f"--epochs {request.epochs[0]}:{last + 1} brings them too, --all every shard"
+        )
+
+
+def _run(
+    place: Place, errand: Errand, request: StageRequest, advance: Advance, result: StageResult, *, stays: bool
+) -> None:
+    """One folder: copy, or wait for who copies."""
+    records = errand.records()
+    make_folders(errand.target)
+    waits_for = records if not _is_window(errand, request) else errand.first(1)
+    with elected(errand.target, waits_for, advance) as is_copier:
+        if is_copier:
+            route = Route(place, errand.target, VerifiedTable(errand.target), _options(errand, request))
+            if _is_window(errand, request):
+                _prepare(route, errand, request, records[:0])
+                done = roll(route, errand, request, advance, stays=stays)
+                result.evicted_shards += done.evicted
+                result.is_complete = result.is_complete and done.is_complete
+            else:
+                _copy_all(route, errand, request, advance)
+            _add(result, route.totals)
+        else:
+            result.reused_bytes += errand.num_bytes
+            result.is_complete = result.is_complete and waits_for == records
+    result.num_shards += len(records)
+    result.num_bytes += errand.num_bytes
+
+
+def _add(result: StageResult, totals: CopyTotals) -> None:
+    result.fetched_bytes += totals.fetched_bytes
+    result.reused_bytes += totals.reused_bytes
+    result.refetched_blocks += totals.refetched_blocks
+
+
+def _is_window(errand: Errand, request: StageRequest) -> bool:
+    return 0 < request.budget < errand.num_bytes
+
+
+def _copy_all(route: Route, errand: Errand, request: StageRequest, advance: Advance) -> None:
+    missing = []
+    for record in errand.records():
+        if all(map(route.table.holds, files_of(record))):
+            route.count(reused=record.num_bytes)
+            advance(1, record.num_bytes, record.num_samples)
+        else:
+            missing.append(record)
+    _prepare(route, errand, request, missing)
+    if missing:
+        Copier(route, advance).copy(missing)
+
+
+def _prepare(route: Route, errand: Errand, request: StageRequest, missing: Sequence[ManifestShard]) -> None:
+    """Reserve room, then write what makes the folder a data set, and declare what is meant to be in it."""
+    reserve(errand.target, missing, request.reserve)
+    manifest, target, durable = errand.manifest, errand.target, request.durable
+    for record in (*([manifest.labels] if manifest.labels else []), *manifest.side_files):
+        if not route.table.holds(record):
+            bring_small(route, record)
+            route.vouch(record)
+    before = read_staged(target.path)
+    shards = {*errand.share.shards, *(before.shards if before else ())}
+    write_staged(
+        target,
+        Staged(manifest.dataset_id, _source(route.place), tuple(sorted(shards)), _is_window(errand, request)),
+        durable=durable,
+    )
+    if not _has(target.final(MANIFEST), errand.manifest_data):
+        put_file(target.path, MANIFEST, errand.manifest_data, tag=TAG, durable=durable)
+
+
+def _has(path: str, data: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read() == data
+    except FileNotFoundError:
+        return False
+
+
+def _source(place: Place) -> str:
+    """The source as it is written down: whole, and without a name and password in it."""
+    if place.is_local:
+        return os.path.abspath(place.url)
+    return without_user(place.url)
+
+
+def without_user(url: str) -> str:
+    """A URL without a name and password in it."""
+    scheme, sign, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{sign}{host.rpartition('@')[2]}{slash}{path}" if sign else url
+
+
+@dataclass(frozen=True)
+class _Needed:
+    """Room that a copy takes."""
+
+    num_bytes: int
+    num_files: int
+
+
+def _needed(target: Target, missing: Sequence[ManifestShard]) -> _Needed:
+    """What is not on the disk yet: parts of an earlier copy have their room already."""
+    num_bytes = num_files = 0
+    for record in missing:
+        for file in record.files:
+            size = allocated(target.part(file.path))
+            num_bytes += max(0, file.num_bytes - size)
+            num_files += 2  # the part and its journal
+        if record.index is not None and not os.path.exists(target.final(record.index.path)):
+            num_bytes += record.index.num_bytes
+            num_files += 1
+    return _Needed(num_bytes, num_files + SMALL_FILES)
+
+
+def allocated(path: str) -> int:
+    """Bytes of disk that a file takes; 0 where there is none."""
+    try:
+        return os.stat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+def check_foreseeable(errand: Errand, request: StageRequest) -> None:
+    """Refuse, before anything is written, a target that is too small or would be.
+
+    Raises:
+        NoSpace: it is.
+    """
+    table = VerifiedTable(errand.target)
+    missing = [record for record in errand.records() if not all(map(table.holds, files_of(record)))]
+    needed = _needed(errand.target, missing)
+    num_bytes = needed.num_bytes
+    if _is_window(errand, request):
+        present = sum(record.num_bytes for record in errand.records()) - sum(r.num_bytes for r in missing)
+        num_bytes = max(0, min(needed.num_bytes, request.budget - present))
+    check_room(errand.target.path, num_bytes, needed.num_files, request.reserve)
+
+
+def reserve(target: Target, missing: Sequence[ManifestShard], keep_free: int) -> None:
+    """Give every part its room now, so that the copy cannot run out of it later.
+
+    Raises:
+        NoSpace: there is not enough; what was reserved here is given back.
+    """
+    needed = _needed(target, missing)
+    check_room(target.path, needed.num_bytes, needed.num_files, keep_free)
+    made: list[str] = []
+    try:
+        for record in missing:
+            for file in record.files:
+                _reserve_part(target.part(file.path), target.final(file.path), file.num_bytes, made)
+    except BaseException:
+        for path in made:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        raise
+
+
+def _reserve_part(part: str, final: str, size: int, made: list[str]) -> None:
+    if os.path.exists(part) or os.path.exists(final):
+        return
+    with write_errors(part):
+        os.makedirs(os.path.dirname(part), exist_ok=True)
+        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    made.append(part)
+    try:
+        allocate(fd, size, part)
+    finally:
+        os.close(fd)
+
+
+def _options(errand: Errand, request: StageRequest) -> CopyOptions:
+    if request.jobs < 1:
+        raise UsageProblem(f"--jobs {request.jobs}", hint="give 1 or more")
+    is_small = errand.num_bytes < available_memory() // 2
+    keeps = request.page_cache == "keep" or (request.page_cache == "auto" and is_small)
+    return CopyOptions(request.jobs, Throttle(request.bytes_per_s), request.durable, keeps)
