@@ -10,12 +10,12 @@ import functools
 import http.client
 import os
 import ssl
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from shardtool.storage.s3.exchange import Broken, Response
-from shardtool.storage.s3.settings import STALL_BYTES_PER_S
+from shardtool.storage.s3.settings import READ_BYTES
+from shardtool.storage.s3.watch import SpeedWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from shardtool.storage.s3.settings import S3Settings
 
 SEND_BYTES = 1 << 20  # a body is sent in pieces, because a socket's timeout counts for a whole call
-READ_BYTES = 1 << 20
 _NETWORK_ERRORS = (OSError, http.client.HTTPException)
 
 
@@ -114,8 +113,7 @@ class _Body:
         self.answer = answer
         self.received = 0
         self._length = answer.length  # None: chunked, or until the connection ends
-        self._stall_s = stall_s
-        self._mark = (time.monotonic(), 0)
+        self._watch = SpeedWatch(stall_s)
 
     def fill(self, view: memoryview) -> int:
         """Bytes put into `view`: as many as there are, or as fit."""
@@ -157,12 +155,7 @@ class _Body:
 
     def _count(self, count: int) -> None:
         self.received += count
-        since, before = self._mark
-        elapsed = time.monotonic() - since
-        if elapsed >= self._stall_s:
-            if self.received - before < STALL_BYTES_PER_S * elapsed:
-                raise TimeoutError(f"only {self.received - before} bytes in {elapsed:.0f} s")
-            self._mark = (since + elapsed, self.received)
+        self._watch.check(self.received)
 
 
 def _send(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shardtool.storage.s3.settings import S3Settings
 
 DEFAULT_REGION = "us-east-1"
+EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired")
 HINT = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; a public bucket needs --no-sign-request"
 
 
@@ -63,26 +64,27 @@ class CredentialChain:
         if self.settings.endpoint_url or os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
             return self.settings.endpoint_url
         profile = self._profile()
-        services = self._botocore().full_config.get("services", {}).get(profile.get("services", ""), {})
+        services = self.session().full_config.get("services", {}).get(profile.get("services", ""), {})
         url = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url") or ""
         return str(url).rstrip("/")
 
-    def _profile(self) -> dict[str, Any]:
-        profile: dict[str, Any] = self._botocore().get_scoped_config()
-        return profile
-
-    def _botocore(self) -> Any:
+    def session(self) -> Any:
+        """The botocore session that all of this comes from."""
         if self._session is None:
             import botocore.session
 
             self._session = botocore.session.Session()
         return self._session
 
+    def _profile(self) -> dict[str, Any]:
+        profile: dict[str, Any] = self.session().get_scoped_config()
+        return profile
+
     def _resolve(self) -> Any:
         from botocore.exceptions import BotoCoreError
 
         try:
-            found = self._botocore().get_credentials()
+            found = self.session().get_credentials()
         except BotoCoreError as error:
             raise AccessDenied(f"the AWS credentials cannot be read: {error}", hint=HINT) from error
         if found is None:

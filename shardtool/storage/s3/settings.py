@@ -33,6 +33,7 @@ CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0  # to the first byte of an answer
 STALL_SECONDS = 15.0  # a body slower than STALL_BYTES_PER_S for so long is asked for anew
 STALL_BYTES_PER_S = 64 << 10
+READ_BYTES = 1 << 20  # of a body at once
 
 _FALSE = ("", "0", "false", "no", "off")
 

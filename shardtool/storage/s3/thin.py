@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardtool.storage.s3.address import Address, address_of
 from shardtool.storage.s3.connections import Connections
-from shardtool.storage.s3.credentials import CredentialChain
+from shardtool.storage.s3.credentials import EXPIRED, CredentialChain
 from shardtool.storage.s3.signing import encode_path, encode_query, payload_hash, signed_headers
 from shardtool.storage.s3.xml import text_of
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from shardtool.storage.s3.signing import Credentials
 
 USER_AGENT = "shardtool"
-EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired")
 MIN_SKEW_S = 60.0  # less than this is no reason for a refusal
 
 
