@@ -134,11 +134,13 @@ def client_for(settings: S3Settings) -> S3Client:
     return found
 
 
-def _forget() -> None:
-    """In a child after a fork: connections and locks belong to the parent."""
+def forget_clients() -> None:
+    """Let the next request begin anew, with the credentials and settings of then. In a child after a fork, too:
+    connections and locks belong to the parent there.
+    """
     global _clients_lock
     _clients_lock = threading.Lock()
     _clients.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=forget_clients)

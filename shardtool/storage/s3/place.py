@@ -19,7 +19,7 @@ from shardtool.storage.s3.walk import walk
 from shardtool.storage.s3.xml import can_hold, delete_objects, elements_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardtool.model import FileRecord
     from shardtool.storage.s3.client import S3Client
@@ -33,7 +33,7 @@ class S3Place:
 
     Args:
         url: `s3://bucket/prefix`, with or without a slash at its end.
-        settings: how to reach the store; those of the environment where None.
+        settings: how to reach the store; what the environment says at each call where None.
     """
 
     is_local = False
@@ -42,12 +42,12 @@ class S3Place:
         self.bucket, key = split_url(url)
         self.prefix = key if not key or key.endswith("/") else key + "/"
         self.url = url.removesuffix("/")
-        self.settings = settings or S3Settings.from_environ()
+        self._settings = settings
 
     @property
     def client(self) -> S3Client:
         """The client of this process."""
-        return client_for(self.settings)
+        return client_for(self._settings or S3Settings.from_environ())
 
     def key(self, path: str) -> str:
         """The object that `path` names."""
@@ -85,9 +85,10 @@ class S3Place:
         return done
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
-        """All objects whose path begins with `prefix`, in the order of the store."""
-        for key, num_bytes, etag in walk(self.client, self.bucket, self.key(prefix)):
-            yield Stat(key[len(self.prefix) :], num_bytes, etag)
+        """All objects whose path begins with `prefix`, in the order of the store; not the notes about uploads."""
+        for found in self._walk(prefix):
+            if not found.path.startswith(f"{UPLOADS}/"):
+                yield found
 
     def create(self, path: str, tag: str) -> NewObject:
         """Begin to write an object; nothing is sent before it has 16 MiB or is published."""
@@ -114,25 +115,30 @@ class S3Place:
                 self.client.request("DELETE", self.bucket, key, allow=(404,))
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Nothing: what a store has answered it keeps."""
+        """Nothing: what a store has answered to, it keeps."""
 
-    def sweep(self, tag: str, paths: Iterable[str] = ()) -> None:
-        """Abort the uploads that a killed attempt of `tag` left behind: those in the journal, no others."""
-        self._sweep(f"{UPLOADS}/{tag}-")
+    def sweep(self, tag: str, paths: Iterable[str]) -> None:
+        """Abort the uploads of `paths` that a killed attempt of `tag` left behind: those in the journal, no others."""
+        wanted = set(paths)
+        self._sweep(f"{tag}-", lambda path: path in wanted)
 
     def sweep_all(self) -> None:
-        """Abort every upload in the journal: no other run may be writing here."""
-        self._sweep(f"{UPLOADS}/")
+        """Abort every upload that is in the journal: no other run may be writing here."""
+        self._sweep("", lambda _: True)
 
-    def _sweep(self, prefix: str) -> None:
-        for note in list(self.list(prefix)):
+    def _walk(self, prefix: str) -> Iterator[Stat]:
+        for key, num_bytes, etag in walk(self.client, self.bucket, self.key(prefix)):
+            yield Stat(key[len(self.prefix) :], num_bytes, etag)
+
+    def _sweep(self, name: str, is_meant: Callable[[str], bool]) -> None:
+        for note in list(self._walk(f"{UPLOADS}/{name}")):
             try:
                 path, upload_id = read_entry(self.read(note.path))
             except SourceNotFound:
-                continue
-            if path:
+                continue  # its writer has just ended
+            if path and is_meant(path):
                 self._abort_noted(note.path, self.key(path), upload_id)
-            self.remove([note.path])
+                self.remove([note.path])
 
     def _abort_noted(self, note: str, key: str, upload_id: str) -> None:
         """One upload; where its id was not told before the end, those of its key that began after the note."""
