@@ -54,6 +54,7 @@ class Reader:
         repeats: what a part that a sample has already does: `rejected`, or `dropped` where the last one wins.
         wants_unique: whether a key may occur once in the whole data set only.
         wants_even: whether the first samples must have the same parts.
+        reserved: part names that the reader gives its own fields.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Reader:
     repeats: str = "rejected"
     wants_unique: bool = False
     wants_even: bool = False
+    reserved: tuple[str, ...] = ()
 
 
 def _text(name: bytes) -> str:
@@ -70,7 +72,7 @@ def _text(name: bytes) -> str:
 def _first_dot(text: str) -> Cut | Loss:
     found = _FIRST_DOT.match(text)
     if found is None:
-        return Loss("dropped", "no dot in the file name, a hidden file, or a line break")
+        return Loss("dropped", "no dot in the file name, or nothing before it")
     return Cut(found.group(1), found.group(2))
 
 
@@ -156,17 +158,18 @@ def _as_utf8(text: str, found: Cut | Loss, why: str) -> Cut | Loss:
     return found
 
 
+_OWN = ("__key__", "__url__")
 READERS = {
     reader.name: reader
     for reader in (
-        Reader("webdataset", cut_webdataset),
-        Reader("hf", cut_hf, wants_even=True),
+        Reader("webdataset", cut_webdataset, reserved=_OWN),
+        Reader("hf", cut_hf, wants_even=True, reserved=_OWN),
         Reader("energon", cut_energon, repeats="dropped", wants_unique=True),
         Reader("dali", cut_dali),
         Reader("wids", cut_wids, repeats="dropped"),
         Reader("litdata", cut_litdata, repeats="dropped"),
         Reader("tarp", cut_tarp, repeats="dropped"),
-        Reader("ray", cut_ray),
+        Reader("ray", cut_ray, reserved=_OWN[:1]),
     )
 }
 

@@ -89,6 +89,7 @@ def test_plan(tmp_path: Path) -> None:
     checked("plan", "plan", PETS, tmp_path / "out", "--label-from", "parent", "--split", "train=0.5,test=0.5")
     checked("plan", "pack", PETS, tmp_path / "out", "--dry-run")
     checked("plan", "plan", PETS, tmp_path / "out", "--write")
+    checked("plan", "plan", PETS, tmp_path / "out", "--compat", "all")
 
 
 def test_scan(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_ls(pets: Path, odd: Path) -> None:
 
 def test_inspect(pets: Path, odd: Path) -> None:
     for out in (pets, odd):
-        for words in ([], ["0:"], ["0:0"]):
+        for words in ([], ["--compat", "all"], ["0:"], ["0:0"]):
             checked("inspect", "inspect", out, *words)
 
 

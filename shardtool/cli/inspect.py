@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from shardtool.cli.command import GroupedOption
-from shardtool.cli.options import Command, Output, output_options
+from shardtool.cli.options import Command, Output, options, output_options
+from shardtool.errors import UsageProblem
 
 if TYPE_CHECKING:
     from shardtool.reading import Dataset
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     examples=(
         "shardtool inspect out/ cats/0001",
         "shardtool inspect out/ train-00003-of-00008.tar",
-        "shardtool inspect out/ 3:17",
+        "shardtool inspect out/ --compat all",
     ),
     exit_codes=(4, 5),
 )
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 @click.option(
     "--split", metavar="NAME", default="", cls=GroupedOption, section="Source", help="Look for the key in this split."
 )
+@options("compat")
 @output_options
-def command(output: Output, out: str, what: str | None, split: str) -> None:
+def command(output: Output, out: str, what: str | None, split: str, compat: tuple[str, ...]) -> None:
     """Show the data set in OUT, one of its shards (by number or name), or one sample (by key, or SHARD:N).
 
     A number is a shard, unless a sample has it for a key; 3: is always a shard.
@@ -40,11 +42,21 @@ def command(output: Output, out: str, what: str | None, split: str) -> None:
     with dataset:
         check_split(dataset, split)
         word = what or file
+        if word and compat:
+            raise UsageProblem("--compat is about a whole data set", hint=f"shardtool inspect {out} --compat all")
         if word:
             _show_one(output, dataset, word, split)
             return
         text = dataset_text(dataset.manifest, out, ascii_only=not output.unicode)
-        output.result(dataset_document(dataset.manifest), text, brief=dataset.manifest.dataset_id)
+        document = dataset_document(dataset.manifest)
+        if compat:
+            from shardtool.compat import examine_dataset, readers_named
+            from shardtool.report.compat import compat_document, compat_text
+
+            verdicts = examine_dataset(dataset, readers_named(compat))
+            document["compat"] = compat_document(verdicts)
+            text += "\n\n" + compat_text(verdicts, dataset.manifest.num_samples, ascii_only=not output.unicode)
+        output.result(document, text, brief=dataset.manifest.dataset_id)
 
 
 def _show_one(output: Output, dataset: Dataset, word: str, split: str) -> None:

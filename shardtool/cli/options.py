@@ -25,6 +25,7 @@ from shardtool.cli.types import (
     DidYouMeanChoice,
     PairType,
     PartType,
+    ReadersType,
     RegexType,
     RuleType,
     SizeType,
@@ -273,6 +274,14 @@ RUNNING = (
 
 # Picked by name; in no family.
 _flag("Running", "-n", "--dry-run", text="Print the plan and write nothing.")
+_define(
+    "Output",
+    "--compat",
+    type=ReadersType(),
+    default=(),
+    help="Say which of these readers drop, merge, split or refuse samples by their names: all, or "
+    "webdataset, hf, energon, dali, wids, litdata, tarp, ray.",
+)
 _define("Running", "--world-size", type=CountType(), metavar="N", help="Ranks that will read, for advice.")
 _define("Running", "--loader-workers", type=CountType(), metavar="N", help="Loader processes a rank, for advice.")
 

@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     section="Running",
     help="Store the plan in OUT; shardtool pack OUT goes on from it.",
 )
-@options("workers", "on-error", "durability", "world-size", "loader-workers")
+@options("workers", "on-error", "durability", "world-size", "loader-workers", "compat")
 @output_options
-def command(output: Output, sources: tuple[str, ...], out: str, write: bool, **chosen: Any) -> None:
+def command(
+    output: Output, sources: tuple[str, ...], out: str, write: bool, compat: tuple[str, ...], **chosen: Any
+) -> None:
     """Show which shards packing SRC into OUT would make, and what they cost; no payload is packed."""
-    prepared = show_plan(output, sources, out, chosen, write=write)
+    prepared = show_plan(output, sources, out, chosen, write=write, compat=compat)
     if prepared.ledger.failed:
         raise Incomplete(
             f"{prepared.ledger.failed:,} files would not be packed: they failed, or a policy skips them",
@@ -59,9 +61,17 @@ def command(output: Output, sources: tuple[str, ...], out: str, write: bool, **c
 
 
 def show_plan(
-    output: Output, sources: tuple[str, ...], out: str, chosen: dict[str, Any], *, write: bool = False
+    output: Output,
+    sources: tuple[str, ...],
+    out: str,
+    chosen: dict[str, Any],
+    *,
+    write: bool = False,
+    compat: tuple[str, ...] = (),
 ) -> Prepared:
     """Plan, say what the plan is and costs, and with `write` store it in `out`.
+
+    With `compat`, say also what these readers would make of the samples.
 
     Raises:
         UsageProblem: there is no source.
@@ -95,7 +105,15 @@ def show_plan(
     plan_id = stored.plan_id if stored else plan_identity(prepared.plan)
     report = _report(prepared, plan_id, workers, chosen)
     text = plan_text(report, sources, out, every_shard=output.verbose > 0, ascii_only=not output.unicode)
-    output.result(plan_document(report) | {"is_written": write}, text, brief=plan_id)
+    document = plan_document(report) | {"is_written": write}
+    if compat:
+        from shardtool.compat import examine_plan, readers_named
+        from shardtool.report.compat import compat_document, compat_text
+
+        verdicts = examine_plan(prepared.plan, readers_named(compat))
+        document["compat"] = compat_document(verdicts)
+        text += "\n\n" + compat_text(verdicts, len(prepared.plan.order), ascii_only=not output.unicode)
+    output.result(document, text, brief=plan_id)
     if write:
         output.hint(f"shardtool pack {out}   goes on from the stored plan")
     else:

@@ -190,6 +190,24 @@ class DialectsType(WordsType):
         return tuple(dict.fromkeys(names))
 
 
+class ReadersType(WordsType):
+    """`all`, or names of readers, separated by commas."""
+
+    name = "all|reader,..."
+
+    def convert(self, value: Any, param: Param, ctx: Ctx) -> tuple[str, ...]:
+        """The names as given."""
+        from shardtool.compat_rules import READERS
+
+        names = super().convert(value, param, ctx)
+        for name in names:
+            if name not in READERS and name != "all":
+                found = nearest(name, READERS)
+                hint = f"did you mean {found}?" if found else f"one of all, {', '.join(READERS)}"
+                raise BadValue(f"{name!r} is no reader", hint=hint, param=param, ctx=ctx)
+        return names
+
+
 class PairType(click.ParamType[tuple[str, str]]):
     """`NAME=VALUE`."""
 

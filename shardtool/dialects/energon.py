@@ -58,7 +58,7 @@ def emit(dataset: Dataset, shares: str = "") -> Emission:
         dataset,
         "energon",
         lambda name: not isinstance(READERS["energon"].cut(name), Cut),
-        "are not UTF-8, hold a line break, or lie in a folder __like_this__, which energon leaves out",
+        "are not UTF-8, or lie in a folder __like_this__: energon cannot hold the first and leaves out the others",
         "rename these files",
     )
     _check_unique(dataset)
