@@ -23,7 +23,7 @@ from shardtool.units import show_size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardtool.model import ShardRows
+    from shardtool.model import BinaryArray, ShardRows
     from shardtool.plan import Plan, PlanOptions
     from shardtool.plan_file import StoredPlan
 
@@ -77,8 +77,9 @@ def check_same_options(out: str, stored: StoredPlan, options: PlanOptions, sourc
         if new[name] != old[name]
     ]
     roots = [absolute_root(source) for source in sources]
-    if list(map(os.path.realpath, roots)) != list(map(os.path.realpath, stored.roots)):
-        differences.append(f"source {', '.join(stored.roots)}, now {', '.join(roots)}")
+    known = stored.given or stored.roots
+    if list(map(os.path.realpath, roots)) != list(map(os.path.realpath, known)):
+        differences.append(f"source {', '.join(known)}, now {', '.join(roots)}")
     if differences:
         raise PlanMismatch(
             f"{out} holds a data set made with other options:  {';  '.join(differences)}",
@@ -119,22 +120,50 @@ def _compare_guards(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
     changes = Changes()
     for shard in range(len(stored.shards)):
         old, new = read_rows(out, shard), shard_rows(fresh.samples, fresh.samples_of(shard))
-        rows = np.flatnonzero(old.mtimes_ns != new.mtimes_ns)
+        rows = _other_guards(old, new)
         if len(rows) == 0:
             continue
         members = member_names(new)
+        if old.versions is not None and new.versions is not None:
+            _compare_versions(changes, shard, rows, members, old.versions, new.versions)
+            continue
         sources = columns.to_list(new.source)
         digests = _packed_digests(out, stored, shard, new.num_parts)
         for row in rows.tolist():
             root = fresh.samples.entries.roots[int(new.roots[row])]
             path = os.path.join(os.fsencode(root), sources[row] or members[row])
-            if digests is not None and _digest(path) == int(digests[row]):
+            if new.versions is None and digests is not None and _digest(path) == int(digests[row]):
                 changes.touched += 1
                 continue
             changes.rewritten += 1
             changes.shards.add(shard)
             _example(changes, os.fsdecode(path))
     return changes
+
+
+def _other_guards(old: ShardRows, new: ShardRows) -> Any:
+    """int64[m]: parts whose guards differ: versions where both scans saw them, else times."""
+    times = old.mtimes_ns != new.mtimes_ns
+    if old.versions is None or new.versions is None:
+        return np.flatnonzero(times)
+    pairs = zip(columns.to_list(old.versions), columns.to_list(new.versions), strict=True)
+    return np.flatnonzero(
+        [before != now if before and now else late for (before, now), late in zip(pairs, times, strict=True)]
+    )
+
+
+def _compare_versions(
+    changes: Changes, shard: int, rows: Any, members: list[bytes], old: BinaryArray, new: BinaryArray
+) -> None:
+    """Parts whose version tells their content: an ETag, the digest that a shard's index knows."""
+    before, after = columns.to_list(old), columns.to_list(new)
+    for row in rows.tolist():
+        if before[row] == after[row] and after[row] is not None:
+            changes.touched += 1
+        else:
+            changes.rewritten += 1
+            changes.shards.add(shard)
+            _example(changes, os.fsdecode(members[row]))
 
 
 def _packed_digests(out: str, stored: StoredPlan, shard: int, num_parts: int) -> Any:

@@ -1,4 +1,4 @@
-"""What a source holds: folders or a list of files in, an EntryTable with a full account of everything else out.
+"""What a source holds: folders, prefixes of a store, or a list in; an EntryTable and an account of the rest out.
 
 Entries seen = rows + ignored + failed. A folder that is left out whole (junk, hidden, excluded) is one entry.
 """
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from shardtool.errors import AccessDenied, SourceNotFound, UsageProblem
 from shardtool.sources.junk import NameRules
 from shardtool.sources.listing import ListingSource, read_list
+from shardtool.sources.s3_url import is_s3, normal_root
 from shardtool.sources.tree import TreeSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shardtool.model import ScanResult
     from shardtool.workers import WorkerPool
@@ -37,6 +38,9 @@ def scan(
     hidden: bool = False,
     on_error: str = "error",
     pool: WorkerPool | None = None,
+    inventory: str = "",
+    list_cache: str = "",
+    tell: Callable[[str], None] | None = None,
 ) -> ScanResult:
     """Every file below `roots`, sorted by root as given, folder and name, with size and mtime.
 
@@ -44,7 +48,7 @@ def scan(
     unless `on_error` is "skip".
 
     Args:
-        roots: folders.
+        roots: folders, or `s3://bucket/prefix` URLs; links do not matter there.
         include: globs below a root; a file that matches none of them is ignored as `not_included`.
         exclude: globs; a file or folder that matches is ignored as `excluded`.
         files_from: a file of paths relative to the only root, `-` for stdin; these files instead of all.
@@ -53,6 +57,9 @@ def scan(
         hidden: keep names that begin with a dot.
         on_error: `error` or `skip`: what an entry that cannot be read means.
         pool: worker processes, used once the scan takes more than a moment.
+        inventory: manifest.json of an S3 Inventory: these objects, without listing the store.
+        list_cache: a file that keeps the list of objects; used instead of the store's list where it exists.
+        tell: is told the age of such lists.
 
     Raises:
         SourceNotFound: a root does not exist.
@@ -61,8 +68,15 @@ def scan(
     """
     _check_options(links, on_error, files_from, len(roots))
     names = NameRules(hidden, tuple(map(os.fsencode, include)), tuple(map(os.fsencode, exclude)))
-    paths = _checked_roots(roots)
     skip_errors = on_error == "skip"
+    if _are_urls(roots, inventory or list_cache):
+        from shardtool.sources.s3 import S3Source
+
+        urls = tuple(os.fspath(root) for root in roots)
+        check_overlap(urls, None)
+        keys = None if files_from is None else read_list(files_from, null_separated=null_separated)
+        return S3Source(urls, names, skip_errors, keys, inventory, list_cache, tell).scan()
+    paths = _checked_roots(roots)
     if files_from is None:
         return TreeSource(paths, names, links, skip_errors, pool).scan()
     listed = read_list(files_from, null_separated=null_separated)
@@ -75,16 +89,34 @@ def check_overlap(roots: Sequence[str | os.PathLike[str]], output: str | os.Path
     Raises:
         UsageProblem: two of them overlap.
     """
-    real = [os.path.realpath(root) for root in roots]
+    real = [_resolved(root) for root in roots]
     for number, root in enumerate(real):
         for other in range(number):
             if _holds(root, real[other]) or _holds(real[other], root):
                 message = f"sources {os.fspath(roots[other])} and {os.fspath(roots[number])} overlap"
                 raise UsageProblem(message, hint="their files would be packed twice: name the outer one alone")
     for root, shown in zip(real, [os.fspath(root) for root in roots], strict=True):
-        if output is not None and (_holds(root, os.path.realpath(output)) or _holds(os.path.realpath(output), root)):
+        if output is not None and (_holds(root, _resolved(output)) or _holds(_resolved(output), root)):
             message = f"source {shown} and output {os.fspath(output)} overlap"
             raise UsageProblem(message, hint="choose an output folder outside the source")
+
+
+def _resolved(root: str | os.PathLike[str]) -> str:
+    text = os.fspath(root)
+    return normal_root(text) if is_s3(text) else os.path.realpath(text)
+
+
+def _are_urls(roots: Sequence[str | os.PathLike[str]], options: str) -> bool:
+    """Whether the sources are on an object store; `options` that only matter there are refused elsewhere."""
+    urls = [root for root in roots if is_s3(os.fspath(root))]
+    if urls and len(urls) < len(roots):
+        raise UsageProblem(
+            "folders and s3:// URLs cannot be packed together",
+            hint="pack each, and read the two data sets as a mixture",
+        )
+    if options and not urls:
+        raise UsageProblem(f"{options}: --inventory and --list-cache are for sources on an object store, s3://...")
+    return bool(urls)
 
 
 def _holds(outer: str, inner: str) -> bool:
@@ -139,5 +171,10 @@ def _similar(path: str) -> str:
 
 
 def absolute_root(root: str) -> str:
-    """`root` as an absolute path; `..` after a link leads where the system would go, not where the text does."""
+    """`root` as an absolute path; `..` after a link leads where the system would go, not where the text does.
+
+    A URL stays one.
+    """
+    if is_s3(root):
+        return normal_root(root)
     return os.path.realpath(root) if ".." in root.split("/") else os.path.abspath(root)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 SOURCES = {
     "tree": "shardtool.sources.tree:TreeSource",
     "listing": "shardtool.sources.listing:ListingSource",
+    "s3": "shardtool.sources.s3:S3Source",
 }
 
 

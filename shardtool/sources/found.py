@@ -104,7 +104,9 @@ class Found:
         """The scan's result, everything in the order of roots, folders and names, whatever order it was found in."""
         for tally in (self.ignored, self.failed):
             tally.entries.sort(key=lambda entry: (entry[1], entry[0]))
-        problems = _failures(self.failed, is_fatal=not skip_errors) + _unused(include, self.used_includes)
+        problems = failure_problems(self.failed, is_fatal=not skip_errors) + unused_includes(
+            include, self.used_includes
+        )
         entries = self._table(roots)
         return ScanResult(
             entries, self.ignored, self.failed, tuple(problems), self.num_links, tuple(sorted(self.tables))
@@ -147,7 +149,8 @@ def _ranges(starts: Int64Array, counts: Int64Array) -> Int64Array:
     return np.repeat(starts - _starts(counts)[:-1], counts) + np.arange(counts.sum())
 
 
-def _failures(failed: Tally, *, is_fatal: bool) -> list[Problem]:
+def failure_problems(failed: Tally, *, is_fatal: bool) -> list[Problem]:
+    """A problem for each reason that entries failed for."""
     examples: dict[str, list[str]] = {}
     for kind, path, _ in failed.entries:
         shown = examples.setdefault(kind, [])
@@ -172,7 +175,8 @@ def _sentence(count: int, text: str) -> str:
     return f"1 path {text.replace('lie outside', 'lies outside')}"
 
 
-def _unused(include: Sequence[bytes], used: set[bytes]) -> list[Problem]:
+def unused_includes(include: Sequence[bytes], used: set[bytes]) -> list[Problem]:
+    """A problem, where patterns match nothing."""
     unused = tuple(show_path(pattern) for pattern in include if pattern not in used)
     if not unused:
         return []

@@ -1,6 +1,7 @@
 """The reader that fits the sources of a plan: a table of kinds, resolved when one is used.
 
-All roots of a plan are of one kind. A kind is known from the root as it is stored: `s3://...`, or a local path.
+All roots of a plan are of one kind. A kind is known from the root as it is stored: `s3://...`, `range:PATH`
+(parts inside a file), or a local path.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 READERS = {
     "file": "shardtool.sources.reader:LocalReader",
+    "range": "shardtool.shard_sources.ranges:RangeReader",
+    "s3": "shardtool.sources.s3_reader:S3Reader",
 }
 
 
@@ -31,12 +34,12 @@ def open_reader(roots: tuple[str, ...], rows: ShardRows, members: list[bytes], f
     Raises:
         SourceError: a root cannot be opened.
     """
-    module, _, name = READERS[kind_of(roots, rows)].partition(":")
+    module, _, name = READERS[kind_of(roots)].partition(":")
     make = cast("Callable[..., PartReader]", getattr(import_module(module), name))
     return make(roots, rows, members, fresh_until)
 
 
-def kind_of(roots: tuple[str, ...], rows: ShardRows) -> str:
+def kind_of(roots: tuple[str, ...]) -> str:
     """Row of READERS."""
-    scheme, separator, _ = roots[0].partition("://") if roots else ("", "", "")
+    scheme, separator, _ = roots[0].partition(":") if roots else ("", "", "")
     return scheme if separator and scheme in READERS else "file"
