@@ -80,6 +80,16 @@ def heads(array: BinaryArray, lengths: Any) -> BinaryArray:
     return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
 
 
+def tails(array: BinaryArray, starts: Any) -> BinaryArray:
+    """large_binary[n]: each element without its first starts[i] bytes; starts are not above the lengths."""
+    offsets, data = buffers_of(array)
+    lengths = np.diff(offsets) - starts
+    new = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    places = np.repeat(offsets[:-1] + starts - new[:-1], lengths) + np.arange(new[-1])
+    buffers = [None, pa.py_buffer(new), pa.py_buffer(np.ascontiguousarray(data[places]))]
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+
+
 def buffers_of(array: BinaryArray) -> tuple[Int64Array, NDArray[np.uint8]]:
     """(int64[n + 1] offsets, uint8 data) of a binary array without nulls."""
     data = array.buffers()[2]

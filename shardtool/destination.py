@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+import xxhash
 
 from shardtool.emitted import EMITTED, our_emitted
 from shardtool.errors import DestinationError, DestinationExists, FormatError, NoSpace, ShardtoolError
@@ -16,6 +19,7 @@ from shardtool.manifest import LABELS, MANIFEST, load_manifest
 from shardtool.names import DATA, HIDDEN, INDEX, index_path
 from shardtool.plan_file import PLAN_JSON, load_plan
 from shardtool.receipts import FOLDED, read_receipts, remove_loose
+from shardtool.storage import is_remote
 from shardtool.storage.local import destination_error, free_space, is_temp_name, put_file, write_errors
 from shardtool.units import format_bytes
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from shardtool.model import ShardSpec
     from shardtool.plan_file import StoredPlan
 
+SPOOL = "spool"
+_SPOOLED = re.compile(r"[0-9]+\.bin")
 HARMLESS = {"lost+found", ".DS_Store", HIDDEN}
 IGNORED, FAILED, LOCK = f"{HIDDEN}/ignored.jsonl", f"{HIDDEN}/failed.jsonl", f"{HIDDEN}/lock"
 REPLACING = f"{HIDDEN}/replacing"
@@ -256,12 +262,32 @@ def remove_leftovers(out: str) -> None:
     """Remove temp and lock files of killed attempts; called when the manifest is published."""
     _remove_temps(out)
     _unlink(out, [REPLACING])
+    remove_spool(out)
     folder = os.path.join(out, HIDDEN)
     for name in os.listdir(folder):
         if name.startswith(f"{os.path.basename(LOCK)}-"):
             path = os.path.join(folder, name)
             with suppress(OSError):
                 _unlock(path, os.open(path, os.O_RDWR | os.O_CLOEXEC))  # removes it, unless another run holds it
+
+
+def spool_folder(out: str) -> str:
+    """Where sources that must be decoded are unpacked to, until the data set is published."""
+    if is_remote(out):
+        cache = os.environ.get("SHARDTOOL_CACHE") or os.path.expanduser("~/.cache/shardtool")
+        return os.path.join(cache, "spool", xxhash.xxh3_64_hexdigest(out.rstrip("/").encode()))
+    return os.path.join(os.path.abspath(out), HIDDEN, SPOOL)
+
+
+def remove_spool(out: str) -> None:
+    """Remove what was unpacked."""
+    folder = spool_folder(out)
+    with suppress(FileNotFoundError):
+        for name in os.listdir(folder):
+            if _SPOOLED.fullmatch(name) or is_temp_name(name):
+                _unlink(folder, [name])
+    with suppress(OSError):
+        os.rmdir(folder)
 
 
 def _remove_empty_folders(out: str) -> None:
@@ -311,5 +337,7 @@ __all__ = [
     "our_files",
     "remove_dataset",
     "remove_leftovers",
+    "remove_spool",
+    "spool_folder",
     "state_of",
 ]

@@ -44,6 +44,7 @@ class EntryTable:
     mtimes_ns: Int64Array  # guard of the content, int64[num_entries]
     versions: BinaryArray | None = None  # binary[num_entries]: ETags; None for files, whose guard is the mtime
     offsets: Int64Array | None = None  # int64[num_entries]: where in its root, a shard file; None for whole files
+    given: tuple[str, ...] = ()  # sources as they were named, where roots are something else
 
     @property
     def num_entries(self) -> int:
@@ -131,11 +132,24 @@ class ScanResult:
     problems: tuple[Problem, ...] = ()
     num_links: int = 0  # links followed to a file or folder
     tables: tuple[bytes, ...] = ()  # tables lying among the files, candidates for --join
+    origin: Origin | None = None  # where the sources are shards
 
     @property
     def seen(self) -> int:
         """Entries met: rows + ignored + failed."""
         return self.entries.num_entries + self.ignored.total() + self.failed.total()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What shards know of their samples beside the bytes; codes are a row an entry, -1 where nothing is known."""
+
+    splits: Int32Array  # row in split_names, int32[num_entries]
+    split_names: tuple[str, ...]
+    labels: Int32Array  # row in label_names, int32[num_entries]
+    label_names: tuple[str, ...]
+    has_part_names: bool  # all of them are data sets, whose part names are taken as they are
+    losses: tuple[str, ...] = ()  # what cannot be carried over, in words
 
 
 @dataclass(frozen=True)
@@ -162,6 +176,8 @@ class SampleTable:
     labels: Int32Array | None = None  # row in label_names, int32[num_samples]
     label_names: list[str] = field(default_factory=list)
     generated: tuple[GeneratedPart, ...] = ()
+    splits: Int32Array | None = None  # row in split_names, int32[num_samples]: where the source has splits
+    split_names: tuple[str, ...] = ()
 
     @property
     def num_samples(self) -> int:

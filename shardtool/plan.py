@@ -59,6 +59,8 @@ class PlanOptions:
     links: str = "follow"
     hidden: bool = False
     files_from: str = ""
+    source: str = "files"  # or "shards": what the sources are
+    key_column: str = ""
 
     def document(self) -> dict[str, Any]:
         """The options as JSON, in the order of this class."""

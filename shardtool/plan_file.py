@@ -21,7 +21,8 @@ from shardtool.model import ShardRows, ShardSpec
 from shardtool.names import HIDDEN
 from shardtool.plan import PlanOptions
 from shardtool.plan_rows import canonical_rows, shard_rows
-from shardtool.storage.local import put_file
+from shardtool.storage import open_place
+from shardtool.storage.files import RangedFile
 from shardtool.storage.shard_file import ShardFile
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class StoredPlan:
     label_names: tuple[str, ...] = ()
     membership: dict[str, Any] | None = None
     settings: Settings = field(default_factory=Settings)
+    given: tuple[str, ...] = ()  # sources as they were named, where `roots` are something else
     scanned_at: float = field(default=0.0, compare=False)  # time.monotonic() of the scan; not stored
 
     @property
@@ -113,8 +115,9 @@ def write_plan(out: str, plan: Plan, ledger: Ledger, *, durable: bool) -> Stored
         label_names=tuple(plan.samples.label_names),
         membership=membership_of(plan.options),
         settings=plan.settings,
+        given=plan.samples.entries.given,
     )
-    put_file(out, PLAN_JSON, _encode(stored), tag="plan", durable=durable)
+    open_place(out).put(PLAN_JSON, _encode(stored), tag="plan", durable=durable)
     return stored
 
 
@@ -214,15 +217,15 @@ def _to_batch(rows: ShardRows, schema: Any) -> Any:
 
 
 def read_rows(out: str, shard: int) -> ShardRows:
-    """The rows of planned shard k, mapped from the plan file of the folder `out`.
+    """The rows of planned shard k from the plan file in `out`: mapped, or read by ranges from an object store.
 
     Raises:
         FormatError: the plan file is gone or damaged.
     """
     number, place = divmod(shard, SHARDS_A_FILE)
-    path = os.path.join(out, _rows_path(number))
+    path = open_place(out).shown(_rows_path(number))
     try:
-        with pa.memory_map(os.fsencode(path)) as source:
+        with _open_rows(out, number) as source:
             batch = pa.ipc.open_file(source).get_batch(place)
         batch.validate(full=True)  # or damage becomes a crash
     except (OSError, pa.ArrowInvalid) as error:
@@ -249,6 +252,13 @@ def read_rows(out: str, shard: int) -> ShardRows:
     )
 
 
+def _open_rows(out: str, number: int) -> Any:
+    place, name = open_place(out), _rows_path(number)
+    if place.is_local:
+        return pa.memory_map(os.fsencode(place.shown(name)))
+    return pa.PythonFile(RangedFile(place, name), mode="r")
+
+
 def _encode(stored: StoredPlan) -> bytes:
     head = {
         "schema": SCHEMA,
@@ -260,6 +270,7 @@ def _encode(stored: StoredPlan) -> bytes:
         "ledger": stored.ledger.document(),
         "labels": list(stored.label_names),
         "settings": stored.settings.document(),
+        **({"given": list(stored.given)} if stored.given else {}),
     }
     lines = [
         json.dumps([spec.split, spec.path, spec.start, spec.stop, spec.num_bytes, spec.payload_bytes])
@@ -270,16 +281,15 @@ def _encode(stored: StoredPlan) -> bytes:
 
 
 def load_plan(out: str) -> StoredPlan | None:
-    """The plan stored in the folder `out`; None where none is, or where planning was killed.
+    """The plan stored in `out`, a folder or URL; None where none is, or where planning was killed.
 
     Raises:
         FormatError: plan.json is there and no plan of ours.
     """
-    path = os.path.join(out, PLAN_JSON)
+    path = open_place(out).shown(PLAN_JSON)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except (FileNotFoundError, NotADirectoryError):
+        data = open_place(out).read(PLAN_JSON)
+    except FileNotFoundError:
         return None
     try:
         return _decode(json.loads(data))
@@ -304,4 +314,5 @@ def _decode(document: dict[str, Any]) -> StoredPlan:
         label_names=tuple(document["labels"]),
         membership=document["membership"],
         settings=Settings.from_document(document["settings"]),
+        given=tuple(document.get("given", ())),
     )

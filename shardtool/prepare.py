@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardtool.errors import AccessDenied, SourceError, SourceNotFound, UsageProblem
@@ -15,12 +16,13 @@ from shardtool.plan import make_plan
 from shardtool.plan_file import Ledger
 from shardtool.required import apply_required
 from shardtool.scan import scan
+from shardtool.sources.junk import NameRules
 from shardtool.twins import twin_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardtool.model import Problem, SampleTable, ScanResult
+    from shardtool.model import Origin, Problem, SampleTable, ScanResult
     from shardtool.plan import Plan, PlanOptions
     from shardtool.workers import WorkerPool
 
@@ -59,8 +61,22 @@ def scan_sources(
     *,
     on_error: str = "error",
     null: bool = False,
+    spool: str = "",
 ) -> ScanResult:
-    """What the sources hold, as the options select it; problems are returned, not raised."""
+    """What the sources hold, as the options select it; problems are returned, not raised.
+
+    Args:
+        spool: where sources that must be decoded are unpacked to; "" only measures them.
+    """
+    if options.source == "shards":
+        from shardtool.shard_sources import scan_shards
+
+        if options.files_from:
+            raise UsageProblem("--files-from lists files, not samples in shards", hint="--include and --exclude choose")
+        rules = NameRules(
+            options.hidden, tuple(map(os.fsencode, options.include)), tuple(map(os.fsencode, options.exclude))
+        )
+        return scan_shards(roots, rules, pool, spool=spool, key_column=options.key_column, on_error=on_error)
     return scan(
         roots,
         include=options.include,
@@ -118,18 +134,25 @@ def group_scanned(
         entries, place = without_table(entries, options.join)
         if place is not None:
             ignored.add("joined_table", place, "it is joined to the samples")
+    origin = scanned.origin
+    has_part_names = origin is not None and origin.has_part_names
     rule = parse_rule(
         options.group_by,
-        keep_case=options.keep_case,
+        keep_case=options.keep_case or has_part_names,
         aliases=options.alias,
         no_ext=options.no_ext or None,
         escape_names=options.escape_names,
     )
     grouping = group(
-        entries, rule, seed=options.seed, on_duplicate=options.on_duplicate, trust_parts=trust_parts, pool=pool
+        entries,
+        rule,
+        seed=options.seed,
+        on_duplicate=options.on_duplicate,
+        trust_parts=trust_parts or has_part_names,
+        pool=pool,
     )
     ignored.merge(grouping.ignored)
-    samples = grouping.samples
+    samples = grouping.samples if origin is None else with_origin(grouping.samples, origin)
     twins = twin_names(samples, options.seed)
     problems = [*scanned.problems, *grouping.problems, *([twins] if twins else [])]
     label_column = options.label_from.removeprefix(COLUMN) if options.label_from.startswith(COLUMN) else ""
@@ -154,6 +177,17 @@ def group_scanned(
     return Grouped(scanned, samples, ignored, failed, tuple(problems))
 
 
+def with_origin(samples: SampleTable, origin: Origin) -> SampleTable:
+    """`samples` with the splits and labels that their shards knew; labels only where every sample has one."""
+    first = samples.part_entry[samples.part_start[:-1]]
+    labels, splits = origin.labels[first], origin.splits[first]
+    if origin.label_names and (labels >= 0).all():
+        samples = replace(samples, labels=labels, label_names=list(origin.label_names))
+    if (splits >= 0).any():
+        samples = replace(samples, splits=splits, split_names=origin.split_names)
+    return samples
+
+
 def _check_join_options(options: PlanOptions) -> None:
     """Options that say what to take from a table come with a table."""
     if options.join:
@@ -176,6 +210,7 @@ def prepare(
     on_error: str = "error",
     null: bool = False,
     trust_parts: bool = False,
+    spool: str = "",
 ) -> Prepared:
     """The plan for these sources and options. No payload byte is read.
 
@@ -184,7 +219,7 @@ def prepare(
         GroupError, PlanError: as `group` and `make_plan` say.
     """
     scanned_at = time.monotonic()
-    scanned = scan_sources(roots, options, pool, on_error=on_error, null=null)
+    scanned = scan_sources(roots, options, pool, on_error=on_error, null=null, spool=spool)
     raise_problems(scanned)
     grouped = group_scanned(scanned, options, pool, trust_parts=trust_parts)
     plan = make_plan(grouped.samples, options)
@@ -192,7 +227,7 @@ def prepare(
     failed.merge(grouped.failed)
     failed.merge(plan.failed)
     ledger = Ledger(scanned.seen, dict(grouped.ignored.counts), failed.total())
-    notices = [*_links(scanned), *_texts(grouped.problems), *plan.notices]
+    notices = [*_links(scanned), *_losses(scanned), *_texts(grouped.problems), *plan.notices]
     return Prepared(plan, ledger, grouped.ignored, failed, tuple(notices), scanned, scanned_at)
 
 
@@ -204,6 +239,11 @@ def _links(scanned: ScanResult) -> list[str]:
         f"{scanned.num_links:,} links were followed: what they point to is packed under each of its names. "
         "Without them: --links skip"
     ]
+
+
+def _losses(scanned: ScanResult) -> list[str]:
+    """What shards knew and the new ones will not."""
+    return [] if scanned.origin is None else [f"not carried over: {loss}" for loss in scanned.origin.losses]
 
 
 def _texts(problems: tuple[Problem, ...]) -> list[str]:

@@ -65,12 +65,26 @@ def assign_splits(
         raise UsageProblem("--split-group needs --split", hint="--split train=0.9,validation=0.1")
     if split_by:
         return _split_by(table, split_by)
+    if not shares and table.splits is not None:
+        return _kept(table)
     if not shares:
         return ["train"], np.zeros(table.num_samples, np.int16)
     names, values = list(parse_shares(shares)), list(parse_shares(shares).values())
     groups = _groups(table, seed, split_group)
     labels = table.labels if stratify and not split_group else None
     return names, _cut(groups, values, labels, len(table.label_names))
+
+
+def _kept(table: SampleTable) -> tuple[list[str], Int16Array]:
+    """The splits that the source has; samples of none are `train`."""
+    codes = np.asarray(table.splits)
+    names = list(table.split_names)
+    if (codes < 0).any() and "train" not in names:
+        names.append("train")
+    train = names.index("train") if "train" in names else 0
+    ordered = sorted(range(len(names)), key=lambda n: (_FIRST.index(names[n]) if names[n] in _FIRST else 3, names[n]))
+    place = np.argsort(ordered).astype(np.int16)
+    return [names[number] for number in ordered], place[np.where(codes < 0, train, codes)]
 
 
 def _groups(table: SampleTable, seed: int, split_group: str) -> UInt64Array:

@@ -46,6 +46,8 @@ def plan_options(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOption
         join=os.path.abspath(chosen["join"]) if chosen["join"] else "",
         join_columns=tuple(chosen["join_columns"] or ()),
         files_from=_list_place(chosen["files_from"]),
+        source=chosen.get("source", "files"),
+        key_column=chosen.get("key_column") or "",
     )
 
 

@@ -109,6 +109,13 @@ SOURCE = (
     _flag("Source", "--hidden", text="Take names that begin with a dot, too."),
 )
 
+_define(
+    "Source",
+    "--key-column",
+    metavar="COLUMN",
+    help="Column of tables that holds the key. [default: key or __key__, else rows are numbered]",
+)
+
 GROUPING = (
     _define(
         "Grouping",

@@ -47,6 +47,11 @@ if TYPE_CHECKING:
 @output_options
 def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -> None:
     """Pack the files of SRC into shards in OUT; the same command again goes on, or says that all is done."""
+    run_pack(output, sources, out, chosen)
+
+
+def run_pack(output: Output, sources: tuple[str, ...], out: str, chosen: dict[str, Any]) -> None:
+    """Pack, or with --dry-run say what packing would do; `convert` is this with another kind of source."""
     if chosen["dry_run"]:
         from shardtool.cli.plan import show_plan
 

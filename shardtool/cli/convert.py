@@ -1,0 +1,44 @@
+"""`shardtool convert`: shards, archives and tables become shards of another format, size, order or split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from shardtool.cli.options import (
+    Command,
+    Output,
+    grouping_options,
+    options,
+    output_options,
+    running_options,
+    shard_options,
+)
+from shardtool.cli.pack import run_pack
+
+
+@click.command(
+    cls=Command,
+    examples=(
+        "shardtool convert out/ parquet/ --format parquet",
+        "shardtool convert 'old/train-{000..099}.tar' new/ --shard-size 1GiB --seed 7",
+        "shardtool convert data.jsonl.gz photos.zip out/ --include '*.jpg' --split train=0.9,validation=0.1",
+    ),
+    exit_codes=(3, 4, 5, 6, 7),
+)
+@click.argument("sources", nargs=-1, metavar="[SRC...]")
+@click.argument("out", metavar="OUT")
+@options("include", "exclude", "hidden", "key-column")
+@grouping_options
+@shard_options
+@running_options
+@options("dry-run", "world-size", "loader-workers")
+@output_options
+def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -> None:
+    """Pack the samples of SRC - data sets, shards, archives, tables - into shards in OUT.
+
+    Splits and labels of data sets are kept; what cannot be carried over is said. Parts that lie in their files as they
+    are (tar, data sets of most formats) are read there; what must be decoded is unpacked once, beside the plan.
+    """
+    run_pack(output, sources, out, {**chosen, "source": "shards", "links": "follow", "files_from": None, "null": False})

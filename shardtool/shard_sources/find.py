@@ -1,0 +1,156 @@
+"""What the sources of `convert` are: data sets by their manifest, other files by suffix, folders by their files."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardtool.errors import SourceNotFound, UsageProblem
+from shardtool.formats import BYTES, CELLS
+from shardtool.manifest import MANIFEST, load_manifest
+from shardtool.names import expand_braces
+from shardtool.reading import Dataset
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SUFFIXES = {
+    ".tar": "tar",
+    ".tar.gz": "tar-stream",
+    ".tgz": "tar-stream",
+    ".tar.zst": "tar-stream",
+    ".tar.bz2": "tar-stream",
+    ".tar.xz": "tar-stream",
+    ".zip": "zip",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".jsonl.zst": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+_GLOB = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a source."""
+
+    kind: str  # `dataset`, `dataset-stream`, or of SUFFIXES
+    path: str
+    dataset: str = ""  # the data set that it belongs to
+    shard: int = 0  # its place in that manifest
+    losses: tuple[str, ...] = ()
+
+
+def find_sources(sources: Sequence[str]) -> list[SourceFile]:
+    """The files behind `sources`, in their order, each once.
+
+    Raises:
+        SourceNotFound: a source that does not exist, or a folder that holds nothing of the kind.
+        UsageProblem: a file of a kind that cannot be read.
+    """
+    found: dict[str, SourceFile] = {}
+    for source in sources:
+        for file in _find(source):
+            found.setdefault(file.path, file)
+    return list(found.values())
+
+
+def _find(source: str) -> list[SourceFile]:
+    if _is_dataset(source):
+        return list(_shards_of(source))
+    if os.path.isdir(source):
+        paths = sorted(_files_in(source), key=natural)
+        if not paths:
+            raise SourceNotFound(
+                f"{source} holds no data set, and no shards, archives or tables",
+                hint=f"shardtool pack {source} OUT packs a folder of files; here: {', '.join(sorted(SUFFIXES))}",
+                where={"path": source},
+            )
+    elif os.path.lexists(source):
+        paths = [source]
+    else:
+        paths = _expand(source)
+    return [SourceFile(_kind(path), os.path.abspath(path)) for path in paths]
+
+
+def _is_dataset(source: str) -> bool:
+    if "://" in source:
+        return True
+    with suppress(OSError):
+        return os.path.exists(os.path.join(source, MANIFEST)) or os.path.basename(source) == MANIFEST
+    return False
+
+
+def _shards_of(source: str) -> Iterator[SourceFile]:
+    folder = os.path.dirname(source) if os.path.basename(source) == MANIFEST else source
+    manifest = load_manifest(folder)
+    losses = _losses(manifest.format)
+    with Dataset.open(folder) as dataset:
+        for number in range(dataset.num_shards):
+            index = dataset.index(number)
+            is_direct = index.addressing in (BYTES, CELLS) and "raw_bytes" not in index.meta and "://" not in folder
+            kind = "dataset" if is_direct else "dataset-stream"
+            yield SourceFile(kind, dataset.shard_path(number), folder, number, losses)
+
+
+def _losses(shard_format: str) -> tuple[str, ...]:
+    return ("token ids become parts of raw bytes",) if shard_format == "bin" else ()
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    """Files of a known suffix in `folder`, or in its `data` folder where there are none."""
+    for place in (folder, os.path.join(folder, "data")):
+        found = False
+        with suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if _suffix(entry.name) and not entry.name.startswith(".") and entry.is_file():
+                    found = True
+                    yield entry.path
+        if found:
+            return
+
+
+def _expand(source: str) -> list[str]:
+    paths = expand_braces(source)
+    if len(paths) < 2:
+        paths = sorted(filter(os.path.isfile, glob.glob(source)), key=natural) if _GLOB.search(source) else []
+    missing = [path for path in paths if not os.path.exists(path)]
+    if not paths or missing:
+        raise SourceNotFound(
+            f"{(missing or [source])[0]} does not exist",
+            hint="name data sets, shards, archives or tables: 'dir/train-{000..099}.tar'",
+            where={"path": (missing or [source])[0]},
+        )
+    return paths
+
+
+def _suffix(path: str) -> str:
+    name = os.path.basename(path).lower()
+    fitting = [suffix for suffix in SUFFIXES if name.endswith(suffix)]
+    return max(fitting, key=len) if fitting else ""
+
+
+def _kind(path: str) -> str:
+    suffix = _suffix(path)
+    if not suffix:
+        raise UsageProblem(
+            f"{path} is none of the kinds that convert reads: {', '.join(sorted(SUFFIXES))}",
+            hint="shardtool pack packs folders of files as they are",
+            where={"path": path},
+        )
+    return SUFFIXES[suffix]
+
+
+def natural(path: str) -> list[tuple[int, str]]:
+    """Sorts shard 10 after shard 9, whatever the padding."""
+    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"([0-9]+)", path)]
+
+
+__all__ = ["SourceFile", "find_sources", "natural"]

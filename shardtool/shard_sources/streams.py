@@ -1,0 +1,224 @@
+"""Files that are read from their beginning to their end: compressed archives, zip, tables, compressed data sets.
+
+Each becomes (path, payload, label) a part, in the order of the file. Untrusted input: names are made normal or left
+out, nothing is unpickled, nothing is written. Memory: one member, or one batch of rows.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import os
+import tarfile
+import zipfile
+import zlib
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import zstandard
+
+from shardtool.errors import BadKey, UsageProblem
+from shardtool.formats.tar_samples import normal_name
+from shardtool.keys import KeyRule
+from shardtool.model import Tally
+from shardtool.reading import Dataset
+from shardtool.shard_sources.cells import part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from shardtool.shard_sources.find import SourceFile
+
+    Part = tuple[bytes, bytes, int]
+
+KEY_COLUMNS = ("key", "__key__")
+ROWS_AT_ONCE = 64  # of a Parquet file: rows may be large
+_RULE = KeyRule()
+DECODE_ERRORS = (
+    EOFError,
+    UnicodeDecodeError,
+    csv.Error,
+    json.JSONDecodeError,
+    lzma.LZMAError,
+    pa.ArrowException,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    zstandard.ZstdError,
+)
+
+
+@dataclass
+class Stream:
+    """A file being read."""
+
+    parts: Iterator[Part]
+    mtime_ns: int
+    split: str = ""
+    label_names: tuple[str, ...] = ()
+    ignored: Tally = field(default_factory=Tally)
+    is_dataset: bool = False
+
+
+def open_stream(file: SourceFile, key_column: str) -> Stream:
+    """Begin to read `file`."""
+    if file.kind == "dataset-stream":
+        return _dataset(file)
+    ignored = Tally()
+    mtime_ns = os.stat(file.path).st_mtime_ns
+    if file.kind == "tar-stream":
+        return Stream(_tar(file.path, ignored), mtime_ns, ignored=ignored)
+    if file.kind == "zip":
+        return Stream(_zip(file.path, ignored), mtime_ns, ignored=ignored)
+    rows = {"parquet": _parquet, "arrow": _arrow, "jsonl": _jsonl, "csv": _csv}[file.kind](file.path)
+    return Stream(_table(file.path, rows, key_column), mtime_ns)
+
+
+def _dataset(file: SourceFile) -> Stream:
+    from shardtool.shard_sources.look import labels_of
+
+    dataset = Dataset.open(file.dataset)
+    index, record = dataset.index(file.shard), dataset.manifest.shards[file.shard]
+    labels, names = labels_of(dataset, index)
+    mtime_ns = 0 if "://" in file.path else os.stat(file.path).st_mtime_ns
+
+    def parts() -> Iterator[Part]:
+        with dataset:
+            part = 0
+            for sample in dataset.samples(file.shard, check=True):
+                for row in range(part, part + len(sample.parts)):
+                    name = index.part_names[row].as_py()
+                    data = sample.parts[name.decode("utf-8", "backslashreplace")]
+                    yield sample.key + b"." + name, data, -1 if labels is None else int(labels[row])
+                part += len(sample.parts)
+
+    return Stream(parts(), mtime_ns, record.split, names, is_dataset=True)
+
+
+def open_decompressed(path: str) -> IO[bytes]:
+    """The bytes of a file behind its compression, which its suffix tells."""
+    name = path.lower()
+    if name.endswith((".gz", ".tgz")):
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    if name.endswith(".bz2"):
+        return cast("IO[bytes]", bz2.open(path, "rb"))
+    if name.endswith(".xz"):
+        return cast("IO[bytes]", lzma.open(path, "rb"))
+    file = open(path, "rb")  # noqa: SIM115 - whoever called closes what wraps it
+    if not name.endswith(".zst"):
+        return file
+    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=True)
+    return io.BufferedReader(cast("io.RawIOBase", reader))
+
+
+def _tar(path: str, ignored: Tally) -> Iterator[Part]:
+    with open_decompressed(path) as data, tarfile.open(fileobj=data, mode="r|") as archive:
+        for member in archive:
+            name = os.fsencode(member.name)
+            place = normal_name(name)
+            if not member.isreg():
+                ignored.add("directory" if member.isdir() else "link" if member.islnk() else "special", name)
+            elif place is None:
+                ignored.add("bad_name", name, "absolute, or with `..`")
+            else:
+                payload = archive.extractfile(member)
+                yield place, payload.read() if payload else b"", -1
+        if data.read(1) and not _only_zeros(data):
+            raise tarfile.ReadError("there is data behind the end of the archive")
+
+
+def _only_zeros(data: IO[bytes]) -> bool:
+    return not any(piece.strip(b"\0") for piece in iter(lambda: data.read(1 << 16), b""))
+
+
+def _zip(path: str, ignored: Tally) -> Iterator[Part]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = member.filename.encode("utf-8", "surrogateescape")
+            place = normal_name(name)
+            if member.is_dir():
+                ignored.add("directory", name)
+            elif member.flag_bits & 1:
+                ignored.add("encrypted", name)
+            elif place is None:
+                ignored.add("bad_name", name, "absolute, or with `..`")
+            else:
+                yield place, archive.read(member), -1
+
+
+def _parquet(path: str) -> Iterator[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(ROWS_AT_ONCE):
+            yield from batch.to_pylist()
+
+
+def _arrow(path: str) -> Iterator[dict[str, Any]]:
+    with pa.memory_map(os.fsencode(path)) as source:
+        try:
+            file = pa.ipc.open_file(source)
+            batches: Iterable[Any] = (file.get_batch(number) for number in range(file.num_record_batches))
+        except pa.ArrowInvalid:
+            source.seek(0)
+            batches = pa.ipc.open_stream(source)
+        for batch in batches:
+            for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+                yield from batch.slice(start, ROWS_AT_ONCE).to_pylist()
+
+
+def _jsonl(path: str) -> Iterator[dict[str, Any]]:
+    with open_decompressed(path) as data:
+        for number, line in enumerate(data, 1):
+            if not line.strip():
+                continue
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise UsageProblem(f"{path}: line {number:,} is no JSON object", where={"path": path})
+            yield row
+
+
+def _csv(path: str) -> Iterator[dict[str, Any]]:
+    delimiter = "\t" if path.lower().endswith(".tsv") else ","
+    with open(path, encoding="utf-8-sig", newline="") as text:
+        yield from csv.DictReader(text, delimiter=delimiter, strict=True)
+
+
+def _table(path: str, rows: Iterator[dict[str, Any]], key_column: str) -> Iterator[Part]:
+    """Every row a sample, every column a part; keys from a column, or numbers behind the name of the file."""
+    stem = os.path.basename(path).split(".")[0]
+    for number, row in enumerate(rows):
+        column = key_column or next((name for name in KEY_COLUMNS if name in row), "")
+        if column and row.get(column) is None:
+            raise BadKey(
+                f"{path}: row {number:,} has no {column!r}, the column of keys",
+                hint="--key-column names another; without one rows are numbered",
+                where={"path": path, "row": number},
+            )
+        key = _key(row[column]) if column else f"{stem}-{number:08d}".encode()
+        found = 0
+        for name, value in row.items():
+            part = None if name == column or name is None else part_of(name, value)
+            if part is not None:
+                found += 1
+                yield key + b"." + part[0], part[1], -1
+        if not found:
+            raise BadKey(
+                f"{path}: row {number:,} has no value but its key",
+                hint="a sample needs one part at least",
+                where={"path": path, "row": number},
+            )
+
+
+def _key(value: Any) -> bytes:
+    key = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+    place = normal_name(key)
+    if place is None:
+        shown = key.decode("utf-8", "backslashreplace")
+        raise BadKey(f"{shown!r} is no key: empty, absolute, or with `..`", hint="--key-column names another column")
+    return _RULE.key(place)
