@@ -1,0 +1,252 @@
+"""Samples as records one after the other: what TFRecord, MDS and litData shards have in common.
+
+A format says where everything lies (`Records`) and which container bytes lie between the payloads (`Glue`). Payload is
+read to its place in a slab, container bytes follow in one numpy pass, checksums last, one write sends all of it.
+`write_simple` does the same a sample at a time; the tests hold one against the other. Memory: a slab of 1 MiB, and
+about 16 bytes for each container byte in it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from shardtool.formats import ShardLayout
+from shardtool.formats.crc32c import crc32c_many, extend, masked
+
+if TYPE_CHECKING:
+    from shardtool.model import Int64Array, ShardRows, UInt64Array
+    from shardtool.sources.reader import PartReader
+
+SLAB_BYTES = 1 << 20
+CHECKSUM_BYTES = 4
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+
+class Out(Protocol):
+    """What takes the bytes of a shard in order: a file, or what compresses on the way to one."""
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append `data`."""
+
+
+class Glue(Protocol):
+    """A function that gives container bytes."""
+
+    def __call__(self, first: int, last: int) -> tuple[Int64Array, Bytes]:
+        """Those of samples [first, last): (byte of the shard, value) of each, int64[n] and uint8[n]."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where everything lies in a shard, and what lies between the payloads."""
+
+    head: bytes  # before the first sample
+    start: Int64Array  # int64[num_samples + 1]: first byte of each sample, and the end of the last
+    part_offset: Int64Array  # int64[num_parts], ascending
+    glue: Glue
+    checked_from: int = -1  # a sample ends in the masked CRC-32C of all its bytes after so many; -1: it does not
+
+    def layout(self) -> ShardLayout:
+        """As other modules want it."""
+        return ShardLayout(self.start[:-1], np.diff(self.start), self.part_offset, int(self.start[-1]))
+
+
+def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out) -> UInt64Array:
+    """Write a shard through a slab; the xxh3_64 of each part, uint64[num_parts]."""
+    digests = np.zeros(rows.num_parts, np.uint64)
+    slab = _slab()
+    array = np.frombuffer(slab, np.uint8)
+    out.write(records.head)
+    start, first = records.start, 0
+    while first < rows.num_samples:
+        last = int(np.searchsorted(start, start[first] + SLAB_BYTES, side="right")) - 1
+        if last <= first:
+            _write_large(rows, records, first, read, out, slab, digests)
+            first += 1
+            continue
+        base, low, high = int(start[first]), int(rows.part_start[first]), int(rows.part_start[last])
+        digests[low:high] = read.fill(low, high, (records.part_offset[low:high] - base).tolist(), slab)
+        positions, values = records.glue(first, last)
+        array[positions - base] = values
+        if records.checked_from >= 0:
+            _seal(array, start[first : last + 1] - base, records.checked_from)
+        out.write(slab[: int(start[last]) - base])
+        first = last
+    return digests
+
+
+def write_simple(rows: ShardRows, records: Records, read: PartReader, out: Out) -> UInt64Array:
+    """The same bytes as `write_records`, a sample at a time: the oracle of the slab."""
+    digests = np.zeros(rows.num_parts, np.uint64)
+    buffer = memoryview(bytearray(SLAB_BYTES))
+    out.write(records.head)
+    for sample in range(rows.num_samples):
+        _write_large(rows, records, sample, read, out, buffer, digests)
+    return digests
+
+
+@cache
+def _slab() -> memoryview:
+    """The slab of this process; private memory, kept from shard to shard."""
+    return memoryview(mmap.mmap(-1, SLAB_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+def _seal(array: Bytes, start: Int64Array, checked_from: int) -> None:
+    """Put the checksum of each sample into its last four bytes."""
+    begin = start[:-1] + checked_from
+    end = start[1:] - CHECKSUM_BYTES
+    sums = masked(crc32c_many(array, begin, end - begin)).astype("<u4")
+    array[end[:, None] + np.arange(CHECKSUM_BYTES)] = sums[:, None].view(np.uint8)
+
+
+def _write_large(
+    rows: ShardRows,
+    records: Records,
+    sample: int,
+    read: PartReader,
+    out: Out,
+    buffer: memoryview,
+    digests: UInt64Array,
+) -> None:
+    """One sample in pieces: container bytes, then payload in bites of the buffer, part after part."""
+    positions, values = records.glue(sample, sample + 1)
+    order = np.argsort(positions, kind="stable")
+    at, data = positions[order], values[order].tobytes()
+    sink = _Checked(out, records.checked_from)
+    done = 0
+    for part in range(int(rows.part_start[sample]), int(rows.part_start[sample + 1])):
+        until = int(np.searchsorted(at, records.part_offset[part]))
+        sink.write(data[done:until])
+        done = until
+        state = xxhash.xxh3_64()
+        for piece in read.stream(part, buffer):
+            state.update(piece)
+            sink.write(piece)
+        digests[part] = state.intdigest()
+    sink.write(data[done:])
+    sink.end()
+
+
+class _Checked:
+    """Passes the bytes of one sample on, and keeps their checksum where the format has one."""
+
+    def __init__(self, out: Out, checked_from: int) -> None:
+        self._out, self._skip, self._is_checked, self._crc = out, checked_from, checked_from >= 0, 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._out.write(data)
+        if self._is_checked:
+            self._crc = extend(self._crc, memoryview(data)[self._skip :])
+            self._skip = max(self._skip - len(data), 0)
+
+    def end(self) -> None:
+        if self._is_checked:
+            self._out.write(int(masked(self._crc)).to_bytes(CHECKSUM_BYTES, "little"))
+
+
+class RecordCheck:
+    """Compares the container bytes that pass by with those that names and sizes call for, and checks checksums.
+
+    Args:
+        rows: names and sizes.
+        records: where they must lie.
+    """
+
+    def __init__(self, rows: ShardRows, records: Records) -> None:
+        self._rows, self._records = rows, records
+        self._bad: set[int] = set()  # samples
+        self._crc, self._tail = 0, b""  # of the sample that goes on in the next piece
+
+    def look(self, base: int, piece: memoryview) -> None:
+        """Take the piece of the shard that begins at byte `base`."""
+        records, end = self._records, base + len(piece)
+        if base < len(records.head) and piece[: len(records.head) - base] != records.head[base:end]:
+            self._bad.add(0)
+        start = records.start
+        first = max(int(np.searchsorted(start, base, side="right")) - 1, 0)
+        last = min(int(np.searchsorted(start, end, side="left")), len(start) - 1)
+        if last <= first or end <= int(start[0]):
+            return
+        array = np.frombuffer(piece, np.uint8)
+        positions, values = records.glue(first, last)
+        is_here = (positions >= base) & (positions < end)
+        places = positions[is_here]
+        wrong = places[array[places - base] != values[is_here]]
+        self._bad |= set((np.searchsorted(start, wrong, side="right") - 1).tolist())
+        if records.checked_from >= 0:
+            self._check_sums(array, base, first, last)
+
+    def _check_sums(self, array: Bytes, base: int, first: int, last: int) -> None:
+        start, end = self._records.start, base + len(array)
+        begins = start[first:last] + self._records.checked_from
+        ends = start[first + 1 : last + 1] - CHECKSUM_BYTES
+        is_whole = (start[first:last] >= base) & (start[first + 1 : last + 1] <= end)
+        whole = first + np.flatnonzero(is_whole)
+        if len(whole):
+            sums = masked(crc32c_many(array, begins[is_whole] - base, (ends - begins)[is_whole])).astype("<u4")
+            found = array[(ends[is_whole] - base)[:, None] + np.arange(CHECKSUM_BYTES)].view("<u4")[:, 0]
+            self._bad |= set(whole[found != sums].tolist())
+        for sample in (first + np.flatnonzero(~is_whole)).tolist():
+            self._go_on(array, base, sample, int(begins[sample - first]), int(ends[sample - first]))
+
+    def _go_on(self, array: Bytes, base: int, sample: int, begin: int, end: int) -> None:
+        """A sample of which this piece holds a part: checksum so far, and as much of the stored one as is there."""
+        view, limit = array.data, base + len(array)
+        if int(self._records.start[sample]) >= base:
+            self._crc, self._tail = 0, b""
+        self._crc = extend(self._crc, view[max(begin - base, 0) : max(min(end, limit) - base, 0)])
+        self._tail += bytes(view[max(end - base, 0) : max(end + CHECKSUM_BYTES - base, 0)])
+        if len(self._tail) == CHECKSUM_BYTES and self._tail != int(masked(self._crc)).to_bytes(4, "little"):
+            self._bad.add(sample)
+
+    def bad_parts(self, path: str) -> list[int]:
+        """The first part of each sample whose container bytes are not what they should be."""
+        return [int(self._rows.part_start[sample]) for sample in sorted(self._bad)]
+
+
+class Pieces:
+    """Gathers container bytes: fields of one width, or of as many widths as there are samples."""
+
+    def __init__(self) -> None:
+        self._positions: list[Int64Array] = []
+        self._values: list[Bytes] = []
+
+    def fixed(self, starts: Int64Array, fields: Bytes) -> None:
+        """Rows of uint8[n, width] at `starts`, int64[n]."""
+        self._positions.append((starts[:, None] + np.arange(fields.shape[1])).ravel())
+        self._values.append(fields.ravel())
+
+    def ragged(self, starts: Int64Array, sizes: Int64Array, values: Bytes) -> None:
+        """`values` cut in pieces of `sizes`, int64[n], at `starts`."""
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if len(ends) else 0
+        self._positions.append(np.repeat(starts - (ends - sizes), sizes) + np.arange(total))
+        self._values.append(values)
+
+    def all(self) -> tuple[Int64Array, Bytes]:
+        """What a `Glue` returns."""
+        return np.concatenate(self._positions), np.concatenate(self._values)
+
+
+def varint_sizes(values: Int64Array) -> Int64Array:
+    """int64[n]: bytes of each value as a protocol buffer varint; values are below 2**35."""
+    sizes = np.ones(len(values), np.int64)
+    for bits in (7, 14, 21, 28):
+        sizes += values >> bits > 0
+    return sizes
+
+
+def varints(values: Int64Array) -> tuple[Int64Array, Bytes]:
+    """(bytes of each, all of them joined): values below 2**35 as protocol buffer varints."""
+    sizes = varint_sizes(values)
+    groups = values[:, None] >> np.arange(0, 35, 7) & 0x7F
+    groups |= (np.arange(5) < sizes[:, None] - 1) << 7
+    return sizes, groups[np.arange(5) < sizes[:, None]].astype(np.uint8)
