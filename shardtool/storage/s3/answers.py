@@ -89,6 +89,11 @@ def refusal(request: Request, response: Response, code: str, endpoint: str) -> S
     url = object_url(request.bucket, request.key)
     told = _told(response, code)
     where = {"url": url, "request_id": response.headers.get("x-amz-request-id", "")}
+    if response.status == 507 or code in FULL:
+        return _with_errno(
+            NoSpace(f"no space left at {endpoint} for {url} {told}", hint="free some space and rerun", where=where),
+            errno.ENOSPC,
+        )
     if code == "NoSuchBucket" or (response.status == 404 and not request.key):
         return _with_errno(
             SourceNotFound(
@@ -107,11 +112,6 @@ def refusal(request: Request, response: Response, code: str, endpoint: str) -> S
         )
     if response.status == 412:
         return changed(url, told)
-    if response.status == 507 or code in FULL:
-        return _with_errno(
-            NoSpace(f"no space left at {endpoint} for {url} {told}", hint="free some space and rerun", where=where),
-            errno.ENOSPC,
-        )
     return RemoteError(f"{request.method} {url} at {endpoint} refused {told}", hint=_hint(response, code), where=where)
 
 
