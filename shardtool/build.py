@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,8 @@ from shardtool.destination import (
     our_files,
     remove_dataset,
     remove_leftovers,
+    remove_spool,
+    spool_folder,
     state_of,
 )
 from shardtool.errors import (
@@ -35,9 +36,10 @@ from shardtool.pack import job_for
 from shardtool.plan import PlanOptions
 from shardtool.plan_file import load_plan, write_plan
 from shardtool.prepare import prepare
-from shardtool.receipts import FOLDER, drop_receipts, fold_receipts, is_valid, read_receipts
+from shardtool.receipts import drop_receipts, fold_receipts, has_loose, read_receipts, valid_receipts
 from shardtool.scan import check_overlap
-from shardtool.storage.local import put_file, sync_folder
+from shardtool.storage import open_place
+from shardtool.storage.files import absolute
 from shardtool.units import format_range, plural
 
 if TYPE_CHECKING:
@@ -220,6 +222,7 @@ def _prepare(request: PackRequest, pool: WorkerPool | None) -> Prepared:
         on_error=request.on_error,
         null=request.null,
         trust_parts=request.trust_parts,
+        spool=spool_folder(request.out) if request.options.source == "shards" else "",
     )
 
 
@@ -246,7 +249,7 @@ def store_plan(request: PackRequest, prepared: Prepared, say: Say) -> StoredPlan
 def _write(request: PackRequest, prepared: Prepared) -> StoredPlan:
     """The lists of what is left out, then the plan, which makes them count."""
     for path, tally in ((IGNORED, prepared.ignored), (FAILED, prepared.failed)):
-        put_file(request.out, path, _tally_lines(tally), tag="plan", durable=request.durable)
+        open_place(request.out).put(path, _tally_lines(tally), tag="plan", durable=request.durable)
     stored = write_plan(request.out, prepared.plan, prepared.ledger, durable=request.durable)
     return replace(stored, scanned_at=prepared.scanned_at)
 
@@ -270,11 +273,12 @@ def _apply_changes(request: PackRequest, stored: StoredPlan, prepared: Prepared,
         return stored
     if changes.only_contents and (request.update or state == "unfinished"):
         say.step("update", f"{plural(changes.rewritten, 'file')} changed in {plural(len(changes.shards), 'shard')}")
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(request.out, MANIFEST))
+        open_place(request.out).remove([MANIFEST])
         total = len(stored.shards)
         drop_receipts(request.out, changes.shards, read_receipts(request.out), total, durable=request.durable)
         return _write(request, prepared)
+    if state == "finished":
+        remove_spool(request.out)
     raise source_differs(request.out, changes)
 
 
@@ -290,11 +294,7 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
     """Pack the shards that have no valid receipt, then publish where all have one."""
     out = request.out
     known = read_receipts(out)
-    valid = {
-        shard: receipt
-        for shard, receipt in known.items()
-        if shard < len(stored.shards) and is_valid(out, receipt, stored.plan_id, deep=request.deep)
-    }
+    valid = valid_receipts(out, known, stored.plan_id, len(stored.shards), deep=request.deep)
     settled = {shard for shard, receipt in valid.items() if not receipt.failed}
     if len(settled) == len(stored.shards):
         with suppress(SourceNotFound, FormatError):  # no manifest yet, or a damaged one
@@ -303,8 +303,7 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
             return PackResult(stored, known_manifest, 0, len(settled), 0, (), laps.seconds)
     todo = [shard for shard in _shards_of(request, stored) if shard not in settled]
     if todo:
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(out, MANIFEST))
+        open_place(out).remove([MANIFEST])
         drop_receipts(out, set(todo) & set(known), known, len(stored.shards), durable=request.durable)
         num_settled = len(settled)
         if num_settled:
@@ -333,7 +332,7 @@ class _Laps:
 def _tidy(request: PackRequest, receipts: list[Receipt]) -> None:
     """What a run that was killed after it wrote the manifest did not get to."""
     with in_turn(request.out, "publish"):
-        if os.path.isdir(os.path.join(request.out, FOLDER)):
+        if has_loose(request.out):
             in_order = sorted(receipts, key=lambda receipt: receipt.shard)
             fold_receipts(request.out, in_order, durable=request.durable)
         remove_leftovers(request.out)
@@ -342,9 +341,8 @@ def _tidy(request: PackRequest, receipts: list[Receipt]) -> None:
 def _publish(request: PackRequest, stored: StoredPlan) -> tuple[Manifest | None, tuple[tuple[str, str], ...], int]:
     """(manifest, samples left out, shards missing): published where no shard is missing."""
     out = request.out
-    receipts = read_receipts(out)
-    done = [receipts[shard] for shard in range(len(stored.shards)) if shard in receipts]
-    done = [receipt for receipt in done if is_valid(out, receipt, stored.plan_id)]
+    receipts = valid_receipts(out, read_receipts(out), stored.plan_id, len(stored.shards))
+    done = [receipt for _, receipt in sorted(receipts.items())]
     failed = tuple(pair for receipt in done for pair in receipt.failed)
     missing = len(stored.shards) - len(done)
     if missing and request.part is None:
@@ -355,7 +353,7 @@ def _publish(request: PackRequest, stored: StoredPlan) -> tuple[Manifest | None,
     manifest = publish(out, stored, done, durable=request.durable)
     remove_leftovers(out)
     if request.durable:
-        sync_folder(out)
+        open_place(out).sync([MANIFEST])
     return manifest, failed, 0
 
 
@@ -370,7 +368,7 @@ def _shards_of(request: PackRequest, stored: StoredPlan) -> list[int]:
 
 def _run(request: PackRequest, stored: StoredPlan, todo: list[int], executor: Executor, say: Say) -> None:
     job = job_for(
-        os.path.abspath(request.out),
+        absolute(request.out),
         stored,
         on_changed=request.on_changed,
         on_error=request.on_error,
@@ -396,10 +394,9 @@ def _check_errors(request: PackRequest, num_failed: int, receipt: Receipt) -> No
 
 
 def add_failed(out: str, failed: tuple[tuple[str, str], ...], *, durable: bool) -> None:
-    """failed.jsonl of the folder `out`: what the scan could not take, then the samples that packing left out."""
-    path = os.path.join(out, FAILED)
-    lines: list[str] = []
-    with suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
-        lines = [line for line in file if '"key": ' not in line]
+    """failed.jsonl of `out`: what the scan could not take, then the samples that packing left out."""
+    place, lines = open_place(out), list[str]()
+    with suppress(FileNotFoundError):
+        lines = [line for line in place.read(FAILED).decode().splitlines(keepends=True) if '"key": ' not in line]
     lines += [json.dumps({"reason": reason, "key": key}, ensure_ascii=False) + "\n" for key, reason in failed]
-    put_file(out, FAILED, "".join(lines).encode(), tag="failed", durable=durable)
+    place.put(FAILED, "".join(lines).encode(), tag="failed", durable=durable)
