@@ -110,19 +110,7 @@ def _table(data: bytes, manifest: dict[str, Any]) -> Any:
     """A table with the columns of NAMES that are there, by these names."""
     kind = manifest["fileFormat"]
     if kind == "CSV":
-        from pyarrow import csv
-
-        titles = [title.strip() for title in manifest["fileSchema"].split(",")]
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-        if not text:
-            return pa.table({title: pa.array([], pa.binary()) for title in titles})
-        types = dict.fromkeys(titles, pa.binary())
-        table = csv.read_csv(
-            io.BytesIO(text),
-            read_options=csv.ReadOptions(column_names=titles),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
-            convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False),
-        )
+        table = _csv_table(data, [title.strip() for title in manifest["fileSchema"].split(",")])
     elif kind == "Parquet":
         from pyarrow import parquet
 
@@ -133,6 +121,21 @@ def _table(data: bytes, manifest: dict[str, Any]) -> Any:
         table = orc.read_table(io.BytesIO(data))
     found = {name: title for name, titles in NAMES.items() for title in titles if title in table.column_names}
     return pa.table({name: table[title] for name, title in found.items()})
+
+
+def _csv_table(data: bytes, titles: list[str]) -> Any:
+    from pyarrow import csv
+
+    text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    if not text:
+        return pa.table({title: pa.array([], pa.binary()) for title in titles})
+    types = dict.fromkeys(titles, pa.binary())
+    return csv.read_csv(
+        io.BytesIO(text),
+        read_options=csv.ReadOptions(column_names=titles),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False),
+    )
 
 
 def _objects(table: Any, base: bytes, *, is_csv: bool) -> Objects:
