@@ -14,6 +14,7 @@ from shardtool.model import ShardSpec, Tally
 from shardtool.names import shard_path
 from shardtool.samples import keys_of
 from shardtool.splits import assign_splits
+from shardtool.token_options import TokenOptions
 
 if TYPE_CHECKING:
     from shardtool.formats import Column, Format
@@ -61,16 +62,22 @@ class PlanOptions:
     files_from: str = ""
     source: str = "files"  # or "shards": what the sources are
     key_column: str = ""
+    tokens: TokenOptions | None = None  # of --format bin alone
 
     def document(self) -> dict[str, Any]:
-        """The options as JSON, in the order of this class."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        """The options as JSON, in the order of this class; those of tokens only where they count."""
+        document = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        if self.tokens is None:
+            del document["tokens"]
+        return document
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> PlanOptions:
         """The inverse of `document`; names that this version does not know are left out."""
         known = {name: value for name, value in document.items() if name in cls.__dataclass_fields__}
         values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in known.items()}
+        if tokens := values.get("tokens"):
+            values["tokens"] = TokenOptions.from_document(tokens)
         return cls(**values)
 
 

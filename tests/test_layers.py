@@ -9,7 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "shardtool"
 LAYERS = (
-    "errors model units names compat_rules hashing permute keys columns samples sniff worker workers",
+    "errors model token_options units names compat_rules hashing permute keys columns samples sniff worker workers",
     "storage",
     "sources formats index_file",
     "scan runs group twins required labels match row_parts join splits cuts plan plan_rows "
