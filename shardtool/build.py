@@ -81,6 +81,7 @@ class PackRequest:
     out: str
     options: PlanOptions = field(default_factory=PlanOptions)
     null: bool = False
+    list_cache: str = ""  # file that keeps the list of objects
     trust_parts: bool = False
     on_changed: str = "error"
     on_error: str = "error"
@@ -222,6 +223,7 @@ def _prepare(request: PackRequest, pool: WorkerPool | None) -> Prepared:
         on_error=request.on_error,
         null=request.null,
         trust_parts=request.trust_parts,
+        list_cache=request.list_cache,
         spool=spool_folder(request.out) if request.options.source == "shards" else "",
     )
 

@@ -60,6 +60,7 @@ class PlanOptions:
     links: str = "follow"
     hidden: bool = False
     files_from: str = ""
+    inventory: str = ""
     source: str = "files"  # or "shards": what the sources are
     key_column: str = ""
     tokens: TokenOptions | None = None  # of --format bin alone

@@ -61,6 +61,7 @@ def scan_sources(
     *,
     on_error: str = "error",
     null: bool = False,
+    list_cache: str = "",
     spool: str = "",
 ) -> ScanResult:
     """What the sources hold, as the options select it; problems are returned, not raised.
@@ -87,6 +88,8 @@ def scan_sources(
         hidden=options.hidden,
         on_error=on_error,
         pool=pool,
+        inventory=options.inventory,
+        list_cache=list_cache,
     )
 
 
@@ -210,6 +213,7 @@ def prepare(
     on_error: str = "error",
     null: bool = False,
     trust_parts: bool = False,
+    list_cache: str = "",
     spool: str = "",
 ) -> Prepared:
     """The plan for these sources and options. No payload byte is read.
@@ -219,7 +223,7 @@ def prepare(
         GroupError, PlanError: as `group` and `make_plan` say.
     """
     scanned_at = time.monotonic()
-    scanned = scan_sources(roots, options, pool, on_error=on_error, null=null, spool=spool)
+    scanned = scan_sources(roots, options, pool, on_error=on_error, null=null, list_cache=list_cache, spool=spool)
     raise_problems(scanned)
     grouped = group_scanned(scanned, options, pool, trust_parts=trust_parts)
     plan = make_plan(grouped.samples, options)

@@ -18,7 +18,7 @@ from shardtool.sources.s3_url import is_s3, normal_root
 from shardtool.sources.tree import TreeSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from shardtool.model import ScanResult
     from shardtool.workers import WorkerPool
@@ -40,7 +40,6 @@ def scan(
     pool: WorkerPool | None = None,
     inventory: str = "",
     list_cache: str = "",
-    tell: Callable[[str], None] | None = None,
 ) -> ScanResult:
     """Every file below `roots`, sorted by root as given, folder and name, with size and mtime.
 
@@ -59,7 +58,6 @@ def scan(
         pool: worker processes, used once the scan takes more than a moment.
         inventory: manifest.json of an S3 Inventory: these objects, without listing the store.
         list_cache: a file that keeps the list of objects; used instead of the store's list where it exists.
-        tell: is told the age of such lists.
 
     Raises:
         SourceNotFound: a root does not exist.
@@ -75,7 +73,7 @@ def scan(
         urls = tuple(os.fspath(root) for root in roots)
         check_overlap(urls, None)
         keys = None if files_from is None else read_list(files_from, null_separated=null_separated)
-        return S3Source(urls, names, skip_errors, keys, inventory, list_cache, tell).scan()
+        return S3Source(urls, names, skip_errors, keys, inventory, list_cache).scan()
     paths = _checked_roots(roots)
     if files_from is None:
         return TreeSource(paths, names, links, skip_errors, pool).scan()

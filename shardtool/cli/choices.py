@@ -46,6 +46,7 @@ def plan_options(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOption
         join=os.path.abspath(chosen["join"]) if chosen["join"] else "",
         join_columns=tuple(chosen["join_columns"] or ()),
         files_from=_list_place(chosen["files_from"]),
+        inventory=_inventory_place(chosen.get("inventory")),
         source=chosen.get("source", "files"),
         key_column=chosen.get("key_column") or "",
     )
@@ -53,6 +54,10 @@ def plan_options(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOption
 
 def _list_place(place: str | None) -> str:
     return os.path.abspath(place) if place and place != "-" else place or ""
+
+
+def _inventory_place(place: str | None) -> str:
+    return os.path.abspath(place) if place and "://" not in place else place or ""
 
 
 def pack_request(sources: tuple[str, ...], out: str, options: PlanOptions, chosen: dict[str, Any]) -> PackRequest:
@@ -64,6 +69,7 @@ def pack_request(sources: tuple[str, ...], out: str, options: PlanOptions, chose
         out=out,
         options=options,
         null=chosen["null"],
+        list_cache=chosen.get("list_cache") or "",
         trust_parts=is_given("group_by"),
         on_changed=chosen["on_changed"],
         on_error=chosen["on_error"],

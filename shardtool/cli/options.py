@@ -107,6 +107,19 @@ SOURCE = (
     _flag("Source", "-0", "--null", text="The list of --files-from is separated by NUL, not by newlines."),
     _policy("Source", "--links", "follow|skip|error", "What to do with symbolic links; loops are never followed."),
     _flag("Source", "--hidden", text="Take names that begin with a dot, too."),
+    _define(
+        "Source",
+        "--inventory",
+        metavar="URL",
+        help="manifest.json of an S3 Inventory: take its list of objects instead of asking the store.",
+    ),
+    _define(
+        "Source",
+        "--list-cache",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="Keep the list of objects in FILE; where it exists, take it instead of asking the store.",
+    ),
 )
 
 _define(

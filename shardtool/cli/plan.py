@@ -97,7 +97,13 @@ def show_plan(
     workers = workers_for(chosen["workers"])
     with WorkerPool(workers, preload=PRELOAD) as pool:
         prepared = prepare(
-            sources, decided, pool, on_error=chosen["on_error"], null=chosen["null"], trust_parts=is_given("group_by")
+            sources,
+            decided,
+            pool,
+            on_error=chosen["on_error"],
+            null=chosen["null"],
+            trust_parts=is_given("group_by"),
+            list_cache=chosen.get("list_cache") or "",
         )
     stored = None
     if write:

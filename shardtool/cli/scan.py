@@ -121,7 +121,14 @@ def _scan(sources: tuple[str, ...], decided: PlanOptions, chosen: dict[str, Any]
     from shardtool.workers import WorkerPool
 
     with WorkerPool(workers_for(chosen["workers"]), preload=PRELOAD) as pool:
-        return scan_sources(sources, decided, pool, on_error=chosen["on_error"], null=chosen["null"])
+        return scan_sources(
+            sources,
+            decided,
+            pool,
+            on_error=chosen["on_error"],
+            null=chosen["null"],
+            list_cache=chosen["list_cache"] or "",
+        )
 
 
 def _group(scanned: ScanResult, decided: PlanOptions) -> tuple[Grouped | None, GroupError | None]:

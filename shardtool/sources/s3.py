@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtool.errors import RemoteError, SourceNotFound, UsageProblem
-from shardtool.model import ScanResult, Tally
+from shardtool.model import Problem, ScanResult, Tally
 from shardtool.sources import s3_cache, s3_inventory
 from shardtool.sources.found import failure_problems, show_path, unused_includes
 from shardtool.sources.junk import NameRules
@@ -30,8 +30,6 @@ from shardtool.storage.s3.pages import Objects, no_objects
 from shardtool.storage.s3.settings import S3Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardtool.sources.s3_rows import Rows
 
 MAX_HEADS = 10_000  # a longer list is looked up in a listing, which tells 1,000 keys a request
@@ -49,7 +47,6 @@ class S3Source:
         keys: these keys below the only root instead of all; full URLs are taken, too.
         inventory: manifest.json of an S3 Inventory, a URL or a path, instead of a listing.
         list_cache: a file that keeps the listing, and is used instead of one where it is there already.
-        tell: is told what a user should know: the age of a listing.
     """
 
     roots: tuple[str, ...]
@@ -58,7 +55,6 @@ class S3Source:
     keys: list[bytes] | None = None
     inventory: str = ""
     list_cache: str = ""
-    tell: Callable[[str], None] | None = None
 
     def scan(self) -> ScanResult:
         """Every object met, sorted.
@@ -77,9 +73,10 @@ class S3Source:
         client = client_for(S3Settings.from_environ())
         ignored, failed = Tally(), Tally()
         names = self.names if self.keys is None else replace(self.names, hidden=True)
-        parts = []
+        parts: list[Rows] = []
+        notices: list[Problem] = []
         for root in roots:
-            objects = self._objects(client, root, failed)
+            objects = self._objects(client, root, failed, notices)
             shown = root.encode("utf-8", "surrogateescape")
             rows = rows_of(objects, base_of(root)[1], shown, names, ignored)
             self._check_repeated(rows, root)
@@ -88,28 +85,26 @@ class S3Source:
             tally.entries.sort(key=lambda entry: (entry[1], entry[0]))
         problems = failure_problems(failed, is_fatal=not self.skip_errors)
         problems += unused_includes(names.include, names.used_includes())
-        return ScanResult(table_of(roots, parts), ignored, failed, tuple(problems))
+        return ScanResult(table_of(roots, parts), ignored, failed, (*problems, *notices))
 
-    def _objects(self, client: S3Client, root: str, failed: Tally) -> Objects:
+    def _objects(self, client: S3Client, root: str, failed: Tally, notices: list[Problem]) -> Objects:
         if self.inventory:
-            objects = self._inventory(client, root)
+            objects = self._inventory(client, root, notices)
         elif self.keys is not None and len(self.keys) <= MAX_HEADS:
             return _looked_up(client, root, _unique(self.keys, root, failed), failed)
         else:
-            objects = self._listed(client, root)
+            objects = self._listed(client, root, notices)
         if self.keys is not None:
             return _selected(objects, root, _unique(self.keys, root, failed), failed)
         if not objects.num_rows:
             raise _nothing_there(client, root)
         return objects
 
-    def _listed(self, client: S3Client, root: str) -> Objects:
+    def _listed(self, client: S3Client, root: str, notices: list[Problem]) -> Objects:
         bucket, base = base_of(root)
         endpoint = client.engine.endpoint(bucket)
         if self.list_cache and (known := s3_cache.load(self.list_cache, root, endpoint)) is not None:
-            self._tell_age(
-                f"{root}: its list of {known.objects.num_rows:,} objects comes from {self.list_cache}", known.time_s
-            )
+            notices.append(_age(f"{self.list_cache} lists {known.objects.num_rows:,} objects of {root}", known.time_s))
             return known.objects
         now = time.time()
         objects = list_bucket(client, bucket, base)
@@ -117,17 +112,12 @@ class S3Source:
             s3_cache.store(self.list_cache, root, endpoint, objects, now)
         return objects
 
-    def _inventory(self, client: S3Client, root: str) -> Objects:
+    def _inventory(self, client: S3Client, root: str, notices: list[Problem]) -> Objects:
         bucket, base = base_of(root)
         found = s3_inventory.load(client, self.inventory, bucket, base)
-        self._tell_age(f"{root}: {found.objects.num_rows:,} objects of the inventory {self.inventory}", found.time_s)
+        text = f"inventory {self.inventory} lists {found.objects.num_rows:,} objects of {root}"
+        notices.append(_age(text, found.time_s))
         return found.objects
-
-    def _tell_age(self, text: str, time_s: float) -> None:
-        if self.tell is not None:
-            hours = max(0.0, time.time() - time_s) / 3600
-            age = f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.1f} hours"
-            self.tell(f"{text}, {age} old: what was written since is not seen")
 
     def _check_repeated(self, rows: Rows, root: str) -> None:
         twice = next(repeated(rows), None)
@@ -137,6 +127,13 @@ class S3Source:
                 hint="try again when nothing writes there; or name the objects: --files-from FILE",
                 where={"url": root},
             )
+
+
+def _age(text: str, time_s: float) -> Problem:
+    """A notice: the list is so old."""
+    hours = max(0.0, time.time() - time_s) / 3600
+    age = f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:.1f} hours"
+    return Problem("listing_age", 1, (), f"{text} and is {age} old: what was written since is not seen", is_fatal=False)
 
 
 def list_bucket(client: S3Client, bucket: str, prefix: bytes) -> Objects:
