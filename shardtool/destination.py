@@ -9,18 +9,29 @@ import fcntl
 import os
 import re
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import xxhash
 
 from shardtool.emitted import EMITTED, our_emitted
-from shardtool.errors import DestinationError, DestinationExists, FormatError, NoSpace, ShardtoolError
+from shardtool.errors import (
+    AccessDenied,
+    DestinationError,
+    DestinationExists,
+    FormatError,
+    NoSpace,
+    ShardtoolError,
+    SourceNotFound,
+)
 from shardtool.manifest import LABELS, MANIFEST, load_manifest
 from shardtool.names import DATA, HIDDEN, INDEX, index_path
 from shardtool.plan_file import PLAN_JSON, load_plan
 from shardtool.receipts import FOLDED, read_receipts, remove_loose
-from shardtool.storage import is_remote
-from shardtool.storage.local import destination_error, free_space, is_temp_name, put_file, write_errors
+from shardtool.storage import is_remote, open_place
+from shardtool.storage.cache import cache_folder
+from shardtool.storage.files import Sizes, exists
+from shardtool.storage.local import destination_error, free_space, is_temp_name, write_errors
 from shardtool.units import format_bytes
 
 if TYPE_CHECKING:
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
 
     from shardtool.model import ShardSpec
     from shardtool.plan_file import StoredPlan
+    from shardtool.storage.base import Place
 
 SPOOL = "spool"
 _SPOOLED = re.compile(r"[0-9]+\.bin")
@@ -35,26 +47,25 @@ HARMLESS = {"lost+found", ".DS_Store", HIDDEN}
 IGNORED, FAILED, LOCK = f"{HIDDEN}/ignored.jsonl", f"{HIDDEN}/failed.jsonl", f"{HIDDEN}/lock"
 REPLACING = f"{HIDDEN}/replacing"
 INDEX_BYTES_A_PART = 64  # measured 57-62 with keys of 20 bytes; for the check of free space only
+MAX_LISTED = 1_000  # objects looked at to tell whether a prefix is ours: one request
 
 
 def state_of(out: str) -> str:
     """`new`, `unfinished` or `finished`; unfinished where only the manifest is damaged, since packing writes it again.
 
     Raises:
-        DestinationExists: the folder holds files, and no data set of ours.
-        DestinationError: it is no folder.
+        DestinationExists: the folder or prefix holds files, and no data set of ours.
+        DestinationError: it is no folder, or the store does not let us in.
     """
-    if not os.path.lexists(out):
+    place = open_place(out)
+    names = _local_names(out) if place.is_local else _remote_names(place)
+    if not names:
         return "new"
-    if not os.path.isdir(out):
-        raise DestinationError(f"{out} is no folder", hint="name a folder that does not exist yet", where={"path": out})
-    with write_errors(out):
-        names = set(os.listdir(out))
-    if MANIFEST in names:
+    if exists(place, MANIFEST):
         try:
             load_manifest(out)
         except FormatError as error:
-            if not os.path.exists(os.path.join(out, PLAN_JSON)):
+            if not exists(place, PLAN_JSON):
                 raise _not_ours(out, names) from error
         else:
             return "finished"
@@ -65,8 +76,26 @@ def state_of(out: str) -> str:
     return "new"
 
 
+def _local_names(out: str) -> set[str]:
+    """Names in the folder; none where it does not exist."""
+    if not os.path.lexists(out):
+        return set()
+    if not os.path.isdir(out):
+        raise DestinationError(f"{out} is no folder", hint="name a folder that does not exist yet", where={"path": out})
+    with write_errors(out):
+        return set(os.listdir(out))
+
+
+def _remote_names(place: Place) -> set[str]:
+    """First components of some objects below the prefix, all of them where there are few."""
+    try:
+        return {stat.path.partition("/")[0] for stat in islice(place.list(), MAX_LISTED)}
+    except (AccessDenied, SourceNotFound) as error:
+        raise DestinationError(error.message, hint=error.hint, where=error.where) from error
+
+
 def _is_begun(out: str) -> bool:
-    return any(os.path.exists(os.path.join(out, path)) for path in (PLAN_JSON, REPLACING))
+    return any(exists(open_place(out), path) for path in (PLAN_JSON, REPLACING))
 
 
 def _not_ours(out: str, names: set[str]) -> DestinationExists:
@@ -83,12 +112,14 @@ def _not_ours(out: str, names: set[str]) -> DestinationExists:
 def locked(out: str, part: tuple[int, int] | None) -> Iterator[None]:
     """Hold the output against other runs on this machine; parts of one data set go side by side.
 
-    Folders that only the lock needed go with it.
+    The lock lies in the folder, or for an object store in the cache of this machine. Folders that only it needed go
+    with it.
 
     Raises:
         DestinationError: another process packs to it.
     """
-    made = _missing_folders(out)
+    root = lock_root(out)
+    made = _missing_folders(root)
     held: list[tuple[str, int]] = []
     try:
         if part is None:
@@ -101,7 +132,7 @@ def locked(out: str, part: tuple[int, int] | None) -> Iterator[None]:
         for path, fd in reversed(held):
             _unlock(path, fd)
         with suppress(OSError):  # what is not empty stays
-            for folder in (os.path.join(out, HIDDEN), *made):
+            for folder in (os.path.join(root, HIDDEN), *made):
                 os.rmdir(folder)
 
 
@@ -115,6 +146,13 @@ def in_turn(out: str, step: str) -> Iterator[None]:
         _unlock(path, fd)
 
 
+def lock_root(out: str) -> str:
+    """The local folder below which the locks of an output lie."""
+    if not is_remote(out):
+        return out
+    return os.path.join(cache_folder(), "locks", xxhash.xxh3_64_hexdigest(open_place(out).url.encode()))
+
+
 def _missing_folders(out: str) -> list[str]:
     """`out` and the folders above it that do not exist, the deepest first."""
     missing, path = [], os.path.abspath(out)
@@ -125,7 +163,7 @@ def _missing_folders(out: str) -> list[str]:
 
 
 def _lock(out: str, name: str, operation: int) -> tuple[str, int]:
-    path = os.path.join(out, name)
+    path = os.path.join(lock_root(out), name)
     while True:
         fd = _open_lock(path)
         try:
@@ -182,17 +220,21 @@ def remove_dataset(out: str, *, durable: bool) -> None:
 
     The folder stays ours beside files of others, by a mark that `remove_leftovers` takes away.
     """
+    place = open_place(out)
     with write_errors(out):
         paths = our_files(out)
         emitted = our_emitted(out)
-        put_file(out, REPLACING, b"", tag="replacing", durable=durable)
-        _unlink(out, [MANIFEST])
-        _unlink(out, paths)
-        _remove_emitted(out, emitted)
+        place.put(REPLACING, b"", tag="replacing", durable=durable)
+        place.remove([MANIFEST])
+        place.remove(paths)
+        place.remove([*emitted, EMITTED])
         remove_loose(out)
-        _remove_temps(out)
-        _unlink(out, [FOLDED, IGNORED, FAILED, LABELS, *_plan_files(out), PLAN_JSON])
-        _remove_empty_folders(out)
+        place.sweep_all()
+        plan_files = [stat.path for stat in place.list(f"{HIDDEN}/plan/")]
+        place.remove([FOLDED, IGNORED, FAILED, LABELS, *plan_files])
+        place.remove([PLAN_JSON])
+        if place.is_local:
+            _remove_empty_folders(out, emitted)
 
 
 def our_files(out: str) -> set[str]:
@@ -220,50 +262,17 @@ def _planned_files(stored: StoredPlan | None) -> Iterator[str]:
 
 def bytes_of(out: str, paths: Iterable[str]) -> int:
     """Bytes that removing `paths` would free."""
-    total = 0
-    for path in paths:
-        with suppress(OSError):
-            total += os.stat(os.path.join(out, path)).st_size
-    return total
-
-
-def _plan_files(out: str) -> list[str]:
-    with suppress(OSError):
-        return [f"{HIDDEN}/plan/{name}" for name in os.listdir(os.path.join(out, HIDDEN, "plan"))]
-    return []
-
-
-def _remove_emitted(out: str, paths: list[str]) -> None:
-    """Files of other loaders that describe what is going, and their folders where nothing else is in them."""
-    _unlink(out, [*paths, EMITTED])
-    for folder in {os.path.dirname(path) for path in paths} - {""}:
-        with suppress(OSError):
-            os.rmdir(os.path.join(out, folder))
-
-
-def _unlink(out: str, paths: Iterable[str]) -> None:
-    for path in paths:
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(out, path))
-
-
-def _remove_temps(out: str) -> None:
-    for top in (out, os.path.join(out, DATA), os.path.join(out, INDEX), os.path.join(out, HIDDEN)):
-        for folder, _, names in os.walk(top):
-            for name in names:
-                if is_temp_name(name):
-                    with suppress(OSError):
-                        os.unlink(os.path.join(folder, name))
-            if top == out:
-                break
+    sizes = Sizes(open_place(out))
+    return sum(sizes.of(path) or 0 for path in paths)
 
 
 def remove_leftovers(out: str) -> None:
-    """Remove temp and lock files of killed attempts; called when the manifest is published."""
-    _remove_temps(out)
-    _unlink(out, [REPLACING])
+    """Remove temp files, uploads and locks of killed attempts; called when the manifest is published."""
+    place = open_place(out)
+    place.sweep_all()
+    place.remove([REPLACING])
     remove_spool(out)
-    folder = os.path.join(out, HIDDEN)
+    folder = os.path.join(lock_root(out), HIDDEN)
     for name in os.listdir(folder):
         if name.startswith(f"{os.path.basename(LOCK)}-"):
             path = os.path.join(folder, name)
@@ -274,8 +283,7 @@ def remove_leftovers(out: str) -> None:
 def spool_folder(out: str) -> str:
     """Where sources that must be decoded are unpacked to, until the data set is published."""
     if is_remote(out):
-        cache = os.environ.get("SHARDTOOL_CACHE") or os.path.expanduser("~/.cache/shardtool")
-        return os.path.join(cache, "spool", xxhash.xxh3_64_hexdigest(out.rstrip("/").encode()))
+        return os.path.join(cache_folder(), "spool", xxhash.xxh3_64_hexdigest(out.rstrip("/").encode()))
     return os.path.join(os.path.abspath(out), HIDDEN, SPOOL)
 
 
@@ -285,12 +293,15 @@ def remove_spool(out: str) -> None:
     with suppress(FileNotFoundError):
         for name in os.listdir(folder):
             if _SPOOLED.fullmatch(name) or is_temp_name(name):
-                _unlink(folder, [name])
+                os.unlink(os.path.join(folder, name))
     with suppress(OSError):
         os.rmdir(folder)
 
 
-def _remove_empty_folders(out: str) -> None:
+def _remove_empty_folders(out: str, emitted: list[str]) -> None:
+    for folder in {os.path.dirname(path) for path in emitted} - {""}:
+        with suppress(OSError):
+            os.rmdir(os.path.join(out, folder))
     for top in (DATA, INDEX, f"{HIDDEN}/plan"):
         for folder, _, _ in os.walk(os.path.join(out, top), topdown=False):
             with suppress(OSError):
@@ -298,11 +309,13 @@ def _remove_empty_folders(out: str) -> None:
 
 
 def check_space(out: str, specs: Iterable[ShardSpec], num_parts: int, *, reclaimed: int = 0) -> None:
-    """Refuse early what cannot fit, once `reclaimed` bytes are freed.
+    """Refuse early what cannot fit, once `reclaimed` bytes are freed; an object store tells no limit.
 
     Raises:
         NoSpace: fewer bytes or inodes are free than the shards still to be packed take.
     """
+    if is_remote(out):
+        return
     wanted, inodes = INDEX_BYTES_A_PART * num_parts, 16
     for spec in specs:
         wanted += spec.num_bytes

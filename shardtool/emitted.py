@@ -16,7 +16,8 @@ from shardtool.errors import DestinationExists
 from shardtool.hashing import digest_chunks
 from shardtool.names import HIDDEN
 from shardtool.receipts import digest_of, file_document, file_record
-from shardtool.storage.local import LocalFile, put_file, sync_folder
+from shardtool.storage import open_place
+from shardtool.storage.files import exists
 from shardtool.units import plural
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def write_emissions(out: str, emissions: Sequence[Emission], *, durable: bool = 
 def read_emitted(out: str) -> dict[str, FileRecord]:
     """{path: what we wrote there}; lines that say nothing of ours are left out."""
     found: dict[str, FileRecord] = {}
-    with suppress(FileNotFoundError), open(os.path.join(out, EMITTED), encoding="utf-8") as file:
-        for line in file:
+    with suppress(FileNotFoundError):
+        for line in open_place(out).read(EMITTED).splitlines():
             with suppress(ValueError, KeyError, TypeError):
                 record = file_record(json.loads(line))
                 if not record.path.startswith("/") and ".." not in record.path.split("/"):
@@ -92,7 +93,7 @@ def our_emitted(out: str) -> list[str]:
 
 def _remember(out: str, known: dict[str, FileRecord], *, durable: bool) -> None:
     lines = [json.dumps(file_document(known[path]), separators=(",", ":")) + "\n" for path in sorted(known)]
-    put_file(out, EMITTED, "".join(lines).encode(), tag=TAG, durable=durable)
+    open_place(out).put(EMITTED, "".join(lines).encode(), tag=TAG, durable=durable)
 
 
 def _check_targets(out: str, emissions: Sequence[Emission], known: dict[str, FileRecord]) -> None:
@@ -107,40 +108,47 @@ def _check_targets(out: str, emissions: Sequence[Emission], known: dict[str, Fil
         raise DestinationExists(
             f"{', '.join(foreign[:MAX_SHOWN])}{rest} in {out}: there already, and not as we would write it",
             hint="move it away and repeat; nothing was written",
-            where={"path": os.path.join(out, foreign[0])},
+            where={"path": open_place(out).shown(foreign[0])},
         )
 
 
 def _is_theirs(out: str, path: str, known: dict[str, FileRecord]) -> bool:
     """Whether something is at `path` that is not what we wrote."""
-    full = os.path.join(out, path)
-    if not os.path.lexists(full):
+    place = open_place(out)
+    full, record = place.shown(path), known.get(path)
+    if not (os.path.lexists(full) if place.is_local else exists(place, path)):
         return False
-    record = known.get(path)
-    if record is None or not os.path.isfile(full) or os.path.islink(full):
+    if record is None or (place.is_local and (not os.path.isfile(full) or os.path.islink(full))):
         return True
-    return os.path.getsize(full) != record.num_bytes or digest_of(full) != record.xxh3_128
+    return place.stat(path).num_bytes != record.num_bytes or digest_of(full) != record.xxh3_128
 
 
 def _is_same(out: str, file: SideFile) -> bool:
-    full = os.path.join(out, file.path)
-    return os.path.isfile(full) and digest_chunks(file.content()) == digest_of(full)
+    return digest_chunks(file.content()) == _digest(out, file.path)
+
+
+def _digest(out: str, path: str) -> str:
+    """Digest of a file; "" where there is none."""
+    with suppress(OSError):
+        return digest_of(open_place(out).shown(path))
+    return ""
 
 
 def _put(out: str, file: SideFile, *, durable: bool) -> tuple[FileRecord, bool]:
     """(what is at the path now, whether it is new)."""
-    target = LocalFile(out, file.path, TAG)
+    place = open_place(out)
+    target = place.create(file.path, TAG)
     try:
         for piece in _buffered(file.content()):
             target.write(piece)
         record = target.record()
-        if os.path.isfile(target.final) and digest_of(target.final) == record.xxh3_128:
+        if _digest(out, file.path) == record.xxh3_128:
             return record, False
         target.publish(durable=durable)
     finally:
         target.abort()
     if durable:
-        sync_folder(os.path.dirname(target.final))
+        place.sync([file.path])
     return record, True
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from shardtool.formats import BYTES, CELLS
 from shardtool.hashing import BLOCK_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shardtool.formats import Format, WrittenShard
     from shardtool.model import BinaryArray, FileRecord, Int32Array, Int64Array, ShardRows, UInt64Array
 
@@ -169,18 +172,41 @@ def open_index(path: str) -> ShardIndex:
     Raises:
         CorruptShard: it is gone, not an index, or cut short.
     """
+    with _as_corrupt(path), pa.memory_map(os.fsencode(path)) as source:
+        return _decode(source)
+
+
+def decode_index(data: Any, path: str) -> ShardIndex:
+    """The index in a buffer of arrow; its columns are views into it.
+
+    Args:
+        data: the whole file.
+        path: where it comes from, for messages.
+
+    Raises:
+        CorruptShard: not an index, or cut short.
+    """
+    with _as_corrupt(path), pa.BufferReader(data) as source:
+        return _decode(source)
+
+
+def _decode(source: Any) -> ShardIndex:
+    reader = pa.ipc.open_file(source)
+    meta = _checked_meta(json.loads(reader.schema.metadata[_META]))
+    if reader.num_record_batches != 1:
+        raise ValueError(f"{reader.num_record_batches} record batches")
+    batch = reader.get_batch(0)
+    batch.validate(full=True)  # offsets into a map are followed unchecked: a damaged one would end the process
+    index = _from_batch(batch, meta)
+    if problem := extent_fault(index):
+        raise ValueError(problem)
+    return index
+
+
+@contextmanager
+def _as_corrupt(path: str) -> Iterator[None]:
     try:
-        with pa.memory_map(os.fsencode(path)) as source:
-            reader = pa.ipc.open_file(source)
-            meta = _checked_meta(json.loads(reader.schema.metadata[_META]))
-            if reader.num_record_batches != 1:
-                raise ValueError(f"{reader.num_record_batches} record batches")
-            batch = reader.get_batch(0)
-            batch.validate(full=True)  # offsets into a map are followed unchecked: a damaged one would end the process
-            index = _from_batch(batch, meta)
-            if problem := extent_fault(index):
-                raise ValueError(problem)
-            return index
+        yield
     except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptShard(
             f"{path} is no index of ours, or it is damaged: {error}",

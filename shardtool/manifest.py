@@ -13,9 +13,10 @@ from shardtool.errors import DestinationExists, FormatError, SourceNotFound, Usa
 from shardtool.formats import get_format
 from shardtool.hashing import digest_chunks
 from shardtool.model import FileRecord, PartTotals
-from shardtool.names import FAN_OUT_ABOVE
+from shardtool.names import FAN_OUT_ABOVE, HIDDEN
 from shardtool.receipts import file_document, file_record, fold_receipts, parts_document, parts_from
-from shardtool.storage.local import put_file
+from shardtool.storage import open_place
+from shardtool.storage.files import exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 SCHEMA = "shardtool/manifest/1"
 MANIFEST = "manifest.json"
 LABELS = "labels.json"
-_PATH_OPTIONS = ("join", "files_from")  # the manifest names files, never places
+_PATH_OPTIONS = ("join", "files_from", "inventory")  # the manifest names files, never places
 
 
 @dataclass(frozen=True)
@@ -106,16 +107,16 @@ def dataset_identity(labels: FileRecord | None, shards: tuple[ManifestShard, ...
 
 def publish(out: str, stored: StoredPlan, receipts: list[Receipt], *, durable: bool) -> Manifest:
     """Write labels.json and manifest.json, then fold the receipts. All receipts of the plan must be given, in order."""
-    labels = None
+    place, labels = open_place(out), None
     if stored.label_names:
-        labels = put_file(out, LABELS, encode_labels(stored.label_names), tag="labels", durable=durable)
+        labels = place.put(LABELS, encode_labels(stored.label_names), tag="labels", durable=durable)
     manifest = compose(stored, receipts, labels)
     shard_format = get_format(stored.options.format, stored.settings)
     side_files = [
-        put_file(out, path, data, tag="side", durable=durable) for path, data in shard_format.side_files(manifest)
+        place.put(path, data, tag="side", durable=durable) for path, data in shard_format.side_files(manifest)
     ]
     manifest = replace(manifest, side_files=tuple(side_files))
-    put_file(out, MANIFEST, encode_manifest(manifest), tag="manifest", durable=durable)
+    place.put(MANIFEST, encode_manifest(manifest), tag="manifest", durable=durable)
     fold_receipts(out, receipts, durable=durable)
     if len(manifest.shards) > FAN_OUT_ABOVE:
         _write_card(out, manifest, durable=durable)
@@ -245,17 +246,16 @@ def _shard_document(shard: ManifestShard) -> dict[str, Any]:
 
 
 def load_manifest(out: str) -> Manifest:
-    """The manifest of the data set in the folder `out`.
+    """The manifest of the data set at `out`, a folder or URL.
 
     Raises:
         SourceNotFound: there is none.
         FormatError: it is not ours, or damaged.
     """
-    path = os.path.join(out, MANIFEST)
+    path = open_place(out).shown(MANIFEST)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except (FileNotFoundError, NotADirectoryError) as error:
+        data = open_place(out).read(MANIFEST)
+    except FileNotFoundError as error:
         raise _no_manifest(out) from error
     try:
         return decode_manifest(data)
@@ -268,15 +268,17 @@ def load_manifest(out: str) -> Manifest:
 
 
 def _no_manifest(out: str) -> SourceNotFound:
-    if os.path.exists(os.path.join(out, ".shardtool")):
+    place = open_place(out)
+    is_there = os.path.isdir(out) if place.is_local else next(iter(place.list()), None) is not None
+    if exists(place, HIDDEN) if place.is_local else next(iter(place.list(f"{HIDDEN}/")), None) is not None:
         return SourceNotFound(
             f"{out} is unfinished: it has no {MANIFEST}",
             hint=f"shardtool pack {out} goes on with it; shardtool status {out} tells how far it is",
             where={"path": out},
         )
     return SourceNotFound(
-        f"{out} holds no data set: there is no {MANIFEST}" if os.path.isdir(out) else f"{out} does not exist",
-        hint="name the folder that shardtool pack wrote",
+        f"{out} holds no data set: there is no {MANIFEST}" if is_there else f"{out} does not exist",
+        hint="name the folder that shardtool pack wrote" if place.is_local else "name the prefix that was packed to",
         where={"path": out},
     )
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from shardtool.hashing import FileDigest
 from shardtool.model import FileRecord, PartTotals, Receipt
 from shardtool.names import FAN_OUT, FAN_OUT_ABOVE, HIDDEN
-from shardtool.storage.local import put_file
+from shardtool.storage import open_place
+from shardtool.storage.files import Sizes, exists, open_stream, read_many
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from shardtool.storage.base import Place
 
 SCHEMA = "shardtool/receipt/1"
 FOLDER = f"{HIDDEN}/receipts"
@@ -32,7 +33,8 @@ def receipt_path(shard: int, total: int) -> str:
 
 def write_receipt(out: str, receipt: Receipt, total: int, *, tag: str, durable: bool) -> None:
     """Store a receipt; the last thing that happens to a shard."""
-    put_file(out, receipt_path(receipt.shard, total), encode_receipt(receipt) + b"\n", tag=tag, durable=durable)
+    data = encode_receipt(receipt) + b"\n"
+    open_place(out).put(receipt_path(receipt.shard, total), data, tag=tag, durable=durable)
 
 
 def encode_receipt(receipt: Receipt) -> bytes:
@@ -103,14 +105,13 @@ def parts_from(document: dict[str, Any]) -> dict[str, PartTotals]:
 
 
 def read_receipts(out: str) -> dict[int, Receipt]:
-    """Every receipt in the folder `out`, whatever its plan; unreadable ones count as absent."""
-    found: dict[int, Receipt] = {}
-    with suppress(FileNotFoundError), open(os.path.join(out, FOLDED), "rb") as file:
-        for line in file:
+    """Every receipt in `out`, a folder or URL, whatever its plan; unreadable ones count as absent."""
+    place, found = open_place(out), dict[int, Receipt]()
+    with suppress(FileNotFoundError):
+        for line in place.read(FOLDED).splitlines():
             _collect(found, line)
-    for path in _loose(out):
-        with suppress(FileNotFoundError), open(path, "rb") as file:
-            _collect(found, file.read())
+    for _, data in read_many(place, _loose(place)):
+        _collect(found, data)
     return found
 
 
@@ -120,35 +121,33 @@ def _collect(found: dict[int, Receipt], line: bytes) -> None:
         found[receipt.shard] = receipt
 
 
-def _loose(out: str) -> Iterable[str]:
-    for folder, _, names in os.walk(os.path.join(out, FOLDER)):
-        for name in names:
-            if name.endswith(".json") and not name.startswith("."):
-                yield os.path.join(folder, name)
+def _loose(place: Place) -> list[str]:
+    names = (stat.path for stat in place.list(f"{FOLDER}/"))
+    return [name for name in names if name.endswith(".json") and not name.rpartition("/")[2].startswith(".")]
 
 
-def is_valid(out: str, receipt: Receipt, plan_id: str, *, deep: bool = False) -> bool:
-    """True where the receipt is of this plan and its files are there with their sizes (`deep`: and digests)."""
-    if receipt.plan_id != plan_id:
+def valid_receipts(
+    out: str, receipts: dict[int, Receipt], plan_id: str, num_shards: int, *, deep: bool = False
+) -> dict[int, Receipt]:
+    """Those of a plan whose files are there with their sizes (`deep`: and digests)."""
+    ours = {k: receipt for k, receipt in receipts.items() if k < num_shards and receipt.plan_id == plan_id}
+    sizes = Sizes(open_place(out)) if ours else None
+    return {k: receipt for k, receipt in ours.items() if sizes and is_valid(out, receipt, sizes, deep=deep)}
+
+
+def is_valid(out: str, receipt: Receipt, sizes: Sizes, *, deep: bool = False) -> bool:
+    """True where the files of a receipt are there with their sizes (`deep`: and digests)."""
+    records = (*receipt.files, receipt.index)
+    if any(sizes.of(record.path) != record.num_bytes for record in records):
         return False
-    return all(_is_there(out, record, deep=deep) for record in (*receipt.files, receipt.index))
-
-
-def _is_there(out: str, record: FileRecord, *, deep: bool) -> bool:
-    path = os.path.join(out, record.path)
-    try:
-        if os.stat(path).st_size != record.num_bytes:
-            return False
-    except OSError:
-        return False
-    return not deep or digest_of(path) == record.xxh3_128
+    return not deep or all(digest_of(open_place(out).shown(r.path)) == r.xxh3_128 for r in records)
 
 
 def digest_of(path: str) -> str:
-    """xxh3_128 of a file, read in pieces of 1 MiB."""
+    """xxh3_128 of a file or object, read in pieces of 1 MiB."""
     digest = FileDigest()
     buffer = memoryview(bytearray(1 << 20))
-    with open(path, "rb", buffering=0) as file:
+    with open_stream(path) as file:
         while got := file.readinto(buffer):
             digest.update(buffer[:got])
     return digest.hexdigest()
@@ -157,12 +156,24 @@ def digest_of(path: str) -> str:
 def fold_receipts(out: str, receipts: list[Receipt], *, durable: bool) -> None:
     """Put all receipts into one file, then remove the loose ones."""
     lines = b"".join(encode_receipt(receipt) + b"\n" for receipt in receipts)
-    put_file(out, FOLDED, lines, tag="fold", durable=durable)
+    open_place(out).put(FOLDED, lines, tag="fold", durable=durable)
     remove_loose(out)
+
+
+def has_loose(out: str) -> bool:
+    """Whether receipts lie in files of their own, or their folder is still there."""
+    place = open_place(out)
+    if place.is_local:
+        return os.path.isdir(place.shown(FOLDER))
+    return next(iter(place.list(f"{FOLDER}/")), None) is not None
 
 
 def remove_loose(out: str) -> None:
     """Remove the files of `.shardtool/receipts`, temps of killed attempts included, and the folder."""
+    place = open_place(out)
+    if not place.is_local:
+        place.remove([stat.path for stat in place.list(f"{FOLDER}/")])
+        return
     for folder, _, names in os.walk(os.path.join(out, FOLDER), topdown=False):
         for name in names:
             with suppress(OSError):
@@ -174,8 +185,7 @@ def remove_loose(out: str) -> None:
 def drop_receipts(out: str, shards: set[int], receipts: dict[int, Receipt], total: int, *, durable: bool) -> None:
     """Forget the receipts of `shards`, so that they are packed again."""
     kept = [receipt for shard, receipt in sorted(receipts.items()) if shard not in shards]
-    if os.path.exists(os.path.join(out, FOLDED)):
+    place = open_place(out)
+    if exists(place, FOLDED):
         fold_receipts(out, kept, durable=durable)
-    for shard in shards:
-        with suppress(FileNotFoundError):
-            os.unlink(os.path.join(out, receipt_path(shard, total)))
+    place.remove(receipt_path(shard, total) for shard in shards)

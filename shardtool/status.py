@@ -13,17 +13,20 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from shardtool.destination import FAILED, LOCK
+from shardtool.destination import FAILED, LOCK, lock_root
 from shardtool.errors import SourceNotFound
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.names import DATA, HIDDEN, INDEX
 from shardtool.plan_file import load_plan
-from shardtool.receipts import is_valid, read_receipts, receipt_path
+from shardtool.receipts import read_receipts, receipt_path, valid_receipts
+from shardtool.storage import is_remote, open_place
+from shardtool.storage.files import Sizes, exists
 from shardtool.storage.local import TEMP_PREFIX
 
 if TYPE_CHECKING:
     from shardtool.manifest import Manifest
     from shardtool.plan_file import StoredPlan
+    from shardtool.storage.base import Place
 
 SCHEMA = "shardtool/status/1"
 MIN_GAP_S = 60.0  # a longer pause than this and ten usual ones lies between two runs
@@ -126,25 +129,35 @@ def read_status(out: str, now_s: float) -> Status:
         SourceNotFound: there is none.
         FormatError: its manifest or plan is damaged.
     """
-    if os.path.exists(os.path.join(out, MANIFEST)):
+    place = open_place(out)
+    if exists(place, MANIFEST):
         return _finished(out, load_manifest(out), load_plan(out))
     stored = load_plan(out)
     if stored is not None:
         return _unfinished(out, stored, now_s)
-    if os.path.isdir(os.path.join(out, HIDDEN)):
+    if _has_folder(place, HIDDEN):
         return Status(out, "planning", is_locked(out), Extent(), Extent(), temps=find_temps(out))
-    is_new = not os.path.isdir(out) or not os.listdir(out)
+    is_there = _has_folder(place, "")
+    is_new = not is_there or (place.is_local and not os.listdir(out))
     raise SourceNotFound(
-        f"{out} holds no data set of ours" if os.path.isdir(out) else f"{out} does not exist",
+        f"{out} holds no data set of ours" if is_there else f"{out} does not exist",
         hint=f"shardtool pack SRC {out} makes one" if is_new else "name the folder that shardtool pack wrote",
         where={"path": out},
     )
+
+
+def _has_folder(place: Place, path: str) -> bool:
+    """Whether there is such a folder, or anything below such a prefix."""
+    if place.is_local:
+        return os.path.isdir(place.shown(path))
+    return next(iter(place.list(path and f"{path}/")), None) is not None
 
 
 def _finished(out: str, manifest: Manifest, stored: StoredPlan | None) -> Status:
     extent = Extent(len(manifest.shards), manifest.num_samples, manifest.num_bytes)
     receipts = read_receipts(out)
     records = [record for shard in manifest.shards for record in (*shard.files, *filter(None, [shard.index]))]
+    sizes = Sizes(open_place(out))
     return Status(
         out=out,
         state="finished",
@@ -158,7 +171,7 @@ def _finished(out: str, manifest: Manifest, stored: StoredPlan | None) -> Status
         failed=_failures(out, {}),
         failed_shards=sum(bool(receipt.failed) for receipt in receipts.values()),
         temps=find_temps(out),
-        missing_files=tuple(r.path for r in records if not os.path.exists(os.path.join(out, r.path))),
+        missing_files=tuple(r.path for r in records if sizes.of(r.path) is None),
     )
 
 
@@ -167,11 +180,7 @@ def _planned(stored: StoredPlan) -> Extent:
 
 
 def _unfinished(out: str, stored: StoredPlan, now_s: float) -> Status:
-    receipts = {
-        shard: receipt
-        for shard, receipt in read_receipts(out).items()
-        if shard < len(stored.shards) and is_valid(out, receipt, stored.plan_id)
-    }
+    receipts = valid_receipts(out, read_receipts(out), stored.plan_id, len(stored.shards))
     sizes = {shard: receipt.files[0].num_bytes for shard, receipt in receipts.items()}
     running = is_locked(out)
     return Status(
@@ -193,8 +202,8 @@ def _unfinished(out: str, stored: StoredPlan, now_s: float) -> Status:
 def _failures(out: str, messages: dict[str, int]) -> dict[str, int]:
     """{reason: count} of failed.jsonl, which the scan wrote, and of what packing left out so far."""
     found: Counter[str] = Counter()
-    with suppress(FileNotFoundError), open(os.path.join(out, FAILED), encoding="utf-8") as file:
-        for line in file:
+    with suppress(FileNotFoundError):
+        for line in open_place(out).read(FAILED).splitlines():
             with suppress(ValueError, KeyError, TypeError):
                 found[_kind(str(json.loads(line)["reason"]))] += 1
     for message, count in messages.items():
@@ -210,8 +219,10 @@ def _kind(reason: str) -> str:
 
 
 def _times(out: str, sizes: dict[int, int], total: int) -> list[tuple[float, int]]:
-    """(seconds, bytes) of the receipts that are files of their own, in order."""
+    """(seconds, bytes) of the receipts that are files of their own, in order; a store's clock is not asked."""
     times = []
+    if is_remote(out):
+        return []
     for shard, num_bytes in sizes.items():
         with suppress(OSError):
             times.append((os.stat(os.path.join(out, receipt_path(shard, total))).st_mtime, num_bytes))
@@ -234,8 +245,10 @@ def _rate(times: list[tuple[float, int]], now_s: float | None) -> Rate | None:
 
 
 def find_temps(out: str) -> Extent:
-    """Files that are being written, or were when a run was killed."""
+    """Files that are being written, or were when a run was killed; of uploads to a store their number only."""
     count = num_bytes = 0
+    if is_remote(out):
+        return Extent(sum(1 for _ in open_place(out).list(f"{HIDDEN}/uploads/")))
     for top in (DATA, INDEX, HIDDEN):
         for folder, _, names in os.walk(os.path.join(out, top)):
             for name in names:
@@ -252,7 +265,7 @@ def is_locked(out: str) -> bool | None:
     Looking does not take the lock, so that a run that begins just now is not refused.
     """
     wanted = set()
-    folder = os.path.join(out, HIDDEN)
+    folder = os.path.join(lock_root(out), HIDDEN)
     with suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith(os.path.basename(LOCK)):

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardtool.emitted import read_emitted
 from shardtool.errors import FormatError, ShardtoolError, SourceNotFound
-from shardtool.index_file import open_index
+from shardtool.index_cache import load_index
 from shardtool.manifest import (
     LABELS,
     MANIFEST,
@@ -29,12 +29,14 @@ from shardtool.manifest import (
     load_manifest,
     merge_parts,
 )
-from shardtool.names import DATA, HIDDEN, INDEX
-from shardtool.plan_file import load_plan
-from shardtool.receipts import digest_of, is_valid, parts_document, read_receipts
+from shardtool.names import DATA, INDEX
+from shardtool.plan_file import PLAN_JSON, load_plan
+from shardtool.receipts import digest_of, parts_document, read_receipts, valid_receipts
 from shardtool.repeats import find_repeats
 from shardtool.sources.junk import junk_reason
 from shardtool.staging.folder import staged_shards
+from shardtool.storage import open_place
+from shardtool.storage.files import Sizes, absolute, exists
 from shardtool.storage.local import is_temp_name
 from shardtool.verify_shard import MAX_FAULTS, Fault, VerifyJob
 
@@ -126,7 +128,7 @@ def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reade
         return replace(result, faults=(fault,), seconds=time.monotonic() - began)
     faults = _stated_faults(out, manifest)
     faults += [*_label_faults(out, manifest), *_side_faults(out, manifest), *_folder_faults(out, manifest)]
-    job = VerifyJob(os.path.abspath(out), manifest.shards, is_deep)
+    job = VerifyJob(absolute(out), manifest.shards, is_deep)
     try:
         shards = staged_shards(out, manifest)
     except FormatError as error:
@@ -157,7 +159,7 @@ def workers_needed(manifest_bytes: int, num_shards: int, wanted: int, *, is_deep
 
 
 def _has_plan(out: str) -> bool:
-    return os.path.exists(os.path.join(out, HIDDEN, "plan.json"))
+    return exists(open_place(out), PLAN_JSON)
 
 
 def _is_all_packed(out: str) -> bool:
@@ -165,10 +167,8 @@ def _is_all_packed(out: str) -> bool:
     stored = load_plan(out)
     if stored is None:
         return False
-    receipts = read_receipts(out)
-    return all(
-        shard in receipts and is_valid(out, receipts[shard], stored.plan_id) for shard in range(len(stored.shards))
-    )
+    total = len(stored.shards)
+    return len(valid_receipts(out, read_receipts(out), stored.plan_id, total)) == total
 
 
 def _check_shards(job: VerifyJob, shards: Sequence[int], pool: WorkerPool, say: Say) -> list[ShardReport]:
@@ -199,8 +199,7 @@ def _stated_faults(out: str, manifest: Manifest) -> list[Fault]:
 
 def _manifest_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
     """What the manifest says of itself, beside its shards."""
-    with open(os.path.join(out, MANIFEST), "rb") as file:
-        document = json.loads(file.read())
+    document = json.loads(open_place(out).read(MANIFEST))
     identity = dataset_identity(manifest.labels, manifest.shards)
     if identity != manifest.dataset_id:
         yield _manifest_fault(f"dataset_id {manifest.dataset_id} is not that of its shards ({identity})")
@@ -235,8 +234,7 @@ def _plan_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
         return
     composed = compose(stored, [receipts[shard] for shard in sorted(receipts)], manifest.labels)
     wanted = encode_manifest(replace(composed, created_by=manifest.created_by, side_files=manifest.side_files))
-    with open(os.path.join(out, MANIFEST), "rb") as file:
-        found = file.read()
+    found = open_place(out).read(MANIFEST)
     if found != wanted:
         lines = zip(found.split(b"\n"), wanted.split(b"\n"), strict=False)
         line = next((number for number, pair in enumerate(lines, 1) if pair[0] != pair[1]), 0)
@@ -250,21 +248,24 @@ def _manifest_fault(message: str) -> Fault:
 def _side_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
     """Files that the format's own readers need beside the shards."""
     for record in manifest.side_files:
-        path = os.path.join(out, record.path)
-        if not os.path.exists(path):
-            yield Fault("side_file", f"{record.path}: missing", record.path)
-        elif digest_of(path) != record.xxh3_128:
-            yield Fault("side_file", f"{record.path}: its digest is not that of the manifest", record.path)
+        if message := _record_fault(out, record):
+            yield Fault("side_file", f"{record.path}: {message}", record.path)
 
 
 def _label_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
-    if manifest.labels is None:
-        return
-    path = os.path.join(out, manifest.labels.path)
-    if not os.path.exists(path):
-        yield Fault("labels", f"{LABELS}: missing", LABELS)
-    elif digest_of(path) != manifest.labels.xxh3_128:
-        yield Fault("labels", f"{LABELS}: its digest is not that of the manifest", LABELS)
+    if manifest.labels is not None and (message := _record_fault(out, manifest.labels)):
+        yield Fault("labels", f"{LABELS}: {message}", LABELS)
+
+
+def _record_fault(out: str, record: FileRecord) -> str:
+    """What is wrong with a small file; "" where nothing is."""
+    place = open_place(out)
+    if not exists(place, record.path):
+        return "missing"
+    if digest_of(place.shown(record.path)) != record.xxh3_128:
+        return "its digest is not that of the manifest"
+    size = place.stat(record.path).num_bytes
+    return "" if size == record.num_bytes else f"{size:,} bytes where the manifest has {record.num_bytes:,}"
 
 
 def _records(manifest: Manifest) -> Iterator[FileRecord]:
@@ -278,10 +279,10 @@ def _records(manifest: Manifest) -> Iterator[FileRecord]:
 def _folder_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
     """Files in `data/` and `index/` that the manifest does not name: temps, renamed shards, strangers."""
     known = {record.path for record in _records(manifest)}
-    emitted = read_emitted(out)
+    emitted, found = read_emitted(out), Sizes(open_place(out))
     sizes: dict[int, list[FileRecord]] = {}
     for record in _records(manifest):
-        if not os.path.exists(os.path.join(out, record.path)):
+        if found.of(record.path) is None:
             sizes.setdefault(record.num_bytes, []).append(record)
     for path in sorted(_files(out, known)):
         name = os.path.basename(path)
@@ -293,6 +294,10 @@ def _folder_faults(out: str, manifest: Manifest) -> Iterator[Fault]:
 
 def _files(out: str, known: set[str]) -> Iterator[str]:
     """Paths below `out` that could be shards or indexes, junk of operating systems aside."""
+    place = open_place(out)
+    if not place.is_local:
+        yield from (stat.path for top in (DATA, INDEX) for stat in place.list(f"{top}/"))
+        return
     for top in (DATA, INDEX):
         for folder, folders, names in os.walk(os.path.join(out, top)):
             folders[:] = [name for name in folders if junk_reason(os.fsencode(name)) is None]
@@ -307,9 +312,10 @@ def _files(out: str, known: set[str]) -> Iterator[str]:
 
 
 def _stranger(out: str, path: str, missing: dict[int, list[FileRecord]]) -> Fault:
-    full = os.path.join(out, path)
-    candidates = missing.get(os.stat(full).st_size, []) if os.path.isfile(full) else []
-    digest = digest_of(full) if candidates else ""
+    place = open_place(out)
+    is_file = not place.is_local or os.path.isfile(place.shown(path))
+    candidates = missing.get(place.stat(path).num_bytes, []) if is_file and missing else []
+    digest = digest_of(place.shown(path)) if candidates else ""
     for record in candidates:
         if record.xxh3_128 == digest:
             return Fault("renamed", f"{path}: this is {record.path} under another name", path)
@@ -355,7 +361,7 @@ def _index(job: VerifyJob, shard: int) -> ShardIndex:
     record = job.shards[shard].index
     if record is None:
         raise ShardtoolError(f"shard {shard} has no index")
-    return open_index(os.path.join(job.out, record.path))
+    return load_index(job.out, record)
 
 
 def _total_faults(manifest: Manifest, reports: list[ShardReport]) -> Iterator[Fault]:

@@ -15,6 +15,8 @@ from snapshots import content, leftovers, rewrite, rewritten, stamps
 from shardtool.destination import state_of
 from shardtool.pack import _background
 from shardtool.receipts import is_valid, read_receipts
+from shardtool.storage import open_place
+from shardtool.storage.files import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +67,8 @@ NAMES = ["new", "resume", "rescan", "repair", "update", "overwrite"]
 
 def valid_files(out: Path) -> set[str]:
     """Files that a receipt vouches for."""
-    receipts = [r for r in read_receipts(os.fspath(out)).values() if is_valid(os.fspath(out), r, r.plan_id)]
+    sizes = Sizes(open_place(os.fspath(out)))
+    receipts = [r for r in read_receipts(os.fspath(out)).values() if is_valid(os.fspath(out), r, sizes)]
     return {record.path for receipt in receipts for record in (*receipt.files, receipt.index)}
 
 

@@ -13,6 +13,7 @@ from shardtool.errors import AccessDenied, DestinationError, NoSpace, SourceChan
 from shardtool.hashing import FileDigest
 from shardtool.model import FileRecord
 from shardtool.names import DATA, HIDDEN, INDEX
+from shardtool.storage import is_remote
 from shardtool.storage.base import Stat
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class LocalFile:
     """A file being written, with its digests. Nothing is visible under `root/path` before `publish`."""
 
     def __init__(self, root: str, path: str, tag: str) -> None:
+        assert not is_remote(root), f"{root} is no folder"
         self.path = path
         self.final = os.path.join(root, path)
         self.temp = temp_name(self.final, tag)
@@ -256,7 +258,9 @@ def destination_error(error: OSError, path: str) -> DestinationError | AccessDen
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return DestinationError(
-            f"{path} cannot be written: {error.strerror}", hint="choose a folder that you may write", where=where
+            f"{path} cannot be written: {error.strerror or error}",
+            hint="choose a folder that you may write",
+            where=where,
         )
     return DestinationError(f"{path} cannot be written: {error.strerror or error}", where=where)
 

@@ -1,0 +1,264 @@
+"""Files named by a path or URL, opened for reading: from front to end, at places, or copied to where a map can reach.
+
+`data/train-00000-of-00001.tar` and `s3://bucket/out/data/train-00000-of-00001.tar` are read alike. An object is read
+in windows of 8 MiB, a few of them on their way while one is used; every window is of the version seen at the start.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol, Self
+
+from shardtool.storage import is_remote, open_place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Future
+
+    from shardtool.storage.base import Place
+
+WINDOW_BYTES = 8 << 20  # of a request: large enough that its latency does not matter
+WINDOWS_AHEAD = 3  # memory: four windows a stream
+MANY_THREADS = 32  # for many small objects
+
+
+class Stream(Protocol):
+    """A file that is read from front to end, and at places."""
+
+    num_bytes: int
+
+    def readinto(self, view: memoryview) -> int:
+        """The next bytes; 0 at the end only."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Bytes from `offset` on; fewer than `size` only at the end."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def absolute(url: str) -> str:
+    """The same place for any working directory."""
+    return open_place(url).url if is_remote(url) else os.path.abspath(url)
+
+
+def split_file(path: str) -> tuple[Place, str]:
+    """(the place that holds a file, its name there)."""
+    if is_remote(path):
+        folder, _, name = path.rpartition("/")
+        return open_place(folder), name
+    folder, name = os.path.split(path)
+    return open_place(folder), name
+
+
+def file_size(path: str) -> int:
+    """Bytes of a file or object.
+
+    Raises:
+        FileNotFoundError: it does not exist.
+    """
+    if not is_remote(path):
+        return os.stat(path).st_size
+    place, name = split_file(path)
+    return place.stat(name).num_bytes
+
+
+def exists(place: Place, path: str) -> bool:
+    """Whether a file is there."""
+    if place.is_local:
+        return os.path.exists(place.shown(path))
+    try:
+        place.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def read_many(place: Place, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """(path, contents) of small files, those left out that are gone; side by side where each takes a request."""
+
+    def read(path: str) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return place.read(path)
+        return None
+
+    if place.is_local or len(paths) < 2:
+        yield from ((path, data) for path in paths if (data := read(path)) is not None)
+        return
+    with ThreadPoolExecutor(min(MANY_THREADS, len(paths))) as pool:
+        for path, data in zip(paths, pool.map(read, paths), strict=True):
+            if data is not None:
+                yield path, data
+
+
+class Sizes:
+    """Sizes of the files of a place: asked one by one of a folder, known from one listing of an object store."""
+
+    def __init__(self, place: Place, prefix: str = "") -> None:
+        self._place = place
+        self._known = None if place.is_local else {stat.path: stat.num_bytes for stat in place.list(prefix)}
+
+    def of(self, path: str) -> int | None:
+        """Bytes of a file; None where there is none."""
+        if self._known is not None:
+            return self._known.get(path)
+        try:
+            return os.stat(self._place.shown(path)).st_size
+        except OSError:
+            return None
+
+
+def open_stream(path: str) -> Stream:
+    """A file or object, to be read from front to end.
+
+    Raises:
+        OSError: it does not exist, or may not be read.
+    """
+    return RemoteStream(*split_file(path)) if is_remote(path) else LocalStream(path)
+
+
+@contextmanager
+def local_copy(path: str) -> Iterator[str]:
+    """A path of the system for a file that must be mapped or read by others: itself, or a copy that goes at the end."""
+    if not is_remote(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="shardtool-") as folder, open_stream(path) as stream:
+        name = os.path.join(folder, path.rpartition("/")[2])
+        buffer = memoryview(bytearray(1 << 20))
+        with open(name, "wb", buffering=0) as file:
+            while count := stream.readinto(buffer):
+                file.write(buffer[:count])
+        yield name
+
+
+class LocalStream:
+    """A file of the system."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._fd = self._file.fileno()
+        self.readinto = self._file.readinto
+        self.num_bytes = os.fstat(self._fd).st_size
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Bytes from `offset` on; fewer than `size` only at the end."""
+        return os.pread(self._fd, size, offset)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class RemoteStream:
+    """An object; windows are fetched by a few threads of its own once it is read from the front."""
+
+    def __init__(self, place: Place, name: str) -> None:
+        found = place.stat(name)
+        self.num_bytes, self._version = found.num_bytes, found.version
+        self._place, self._name = place, name
+        self._threads: ThreadPoolExecutor | None = None
+        self._coming: deque[Future[memoryview]] = deque()
+        self._window = memoryview(b"")
+        self._asked = 0  # bytes that windows were asked for
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def readinto(self, view: memoryview) -> int:
+        """The next bytes; 0 at the end only.
+
+        Raises:
+            SourceChanged: the object was replaced since it was opened.
+        """
+        if not self._window:
+            self._ask()
+            if not self._coming:
+                return 0
+            self._window = self._coming.popleft().result()
+        count = min(len(view), len(self._window))
+        view[:count] = self._window[:count]
+        self._window = self._window[count:]
+        return count
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Bytes from `offset` on; fewer than `size` only at the end."""
+        return bytes(self._fetch(offset, min(size, max(self.num_bytes - offset, 0))))
+
+    def close(self) -> None:
+        """Give up what is on its way."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+
+    def _ask(self) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(WINDOWS_AHEAD, thread_name_prefix="shardtool-read")
+        while len(self._coming) < WINDOWS_AHEAD and self._asked < self.num_bytes:
+            size = min(WINDOW_BYTES, self.num_bytes - self._asked)
+            self._coming.append(self._threads.submit(self._fetch, self._asked, size))
+            self._asked += size
+
+    def _fetch(self, offset: int, size: int) -> memoryview:
+        view = memoryview(bytearray(size))
+        return view[: self._place.read_into(self._name, offset, view, version=self._version) if size else 0]
+
+
+class RangedFile(io.RawIOBase):
+    """An object as a file that can be sought in, for libraries that read columns and footers by themselves.
+
+    Every read is one request, so that they should be few and large: pyarrow's `pre_buffer` sees to that.
+    """
+
+    def __init__(self, place: Place, name: str) -> None:
+        super().__init__()
+        found = place.stat(name)
+        self._place, self._name, self._version = place, name, found.version
+        self._size, self._at = found.num_bytes, 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a byte; the next read begins there."""
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def size(self) -> int:
+        """Bytes of the object."""
+        return self._size
+
+    def readinto(self, buffer: object) -> int:
+        """Fill a buffer by one request; fewer bytes only at the end."""
+        view = memoryview(buffer)[: max(self._size - self._at, 0)]  # type: ignore[arg-type]
+        done = self._place.read_into(self._name, self._at, view.cast("B"), version=self._version) if len(view) else 0
+        self._at += done
+        return done
