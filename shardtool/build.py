@@ -159,13 +159,29 @@ def build(request: PackRequest, pool: WorkerPool | None, executor: Executor, say
     _check_request(request)
     state = state_of(request.out)
     with locked(request.out, request.part):
-        if request.overwrite and state != "new":
+        if _is_staged(request):
+            from shardtool.tokens.build import remove_parts, settle_tokens
+
+            with in_turn(request.out, "plan"):
+                stored = settle_tokens(request, state, pool, say)
+        elif request.overwrite and state != "new":
             stored = _replace(request, pool, say)
         else:
             with in_turn(request.out, "plan"):
                 stored = _settle_plan(request, state, pool, say)
         laps.end("plan")
-        return _pack(request, stored, executor, say, laps)
+        result = _pack(request, stored, executor, say, laps)
+        if _is_staged(request) and result.manifest is not None:
+            remove_parts(request.out)
+        return result
+
+
+def _is_staged(request: PackRequest) -> bool:
+    """Whether documents have to be tokenized before anything can be planned."""
+    if request.sources:
+        return request.options.tokens is not None
+    stored = load_plan(request.out)
+    return stored is not None and stored.options.tokens is not None
 
 
 def _check_request(request: PackRequest) -> None:
@@ -251,12 +267,13 @@ def store_plan(request: PackRequest, prepared: Prepared, say: Say) -> StoredPlan
 def _write(request: PackRequest, prepared: Prepared) -> StoredPlan:
     """The lists of what is left out, then the plan, which makes them count."""
     for path, tally in ((IGNORED, prepared.ignored), (FAILED, prepared.failed)):
-        open_place(request.out).put(path, _tally_lines(tally), tag="plan", durable=request.durable)
+        open_place(request.out).put(path, tally_lines(tally), tag="plan", durable=request.durable)
     stored = write_plan(request.out, prepared.plan, prepared.ledger, durable=request.durable)
     return replace(stored, scanned_at=prepared.scanned_at)
 
 
-def _tally_lines(tally: Tally) -> bytes:
+def tally_lines(tally: Tally) -> bytes:
+    """ignored.jsonl or failed.jsonl: an entry a line."""
     lines = []
     for reason, path, detail in tally.entries:
         entry = {"reason": reason, "path": path.decode("utf-8", "backslashreplace")}

@@ -25,6 +25,7 @@ from shardtool.sources.opening import open_reader
 from shardtool.sources.reader import FRESH_SECONDS, MEDIUM
 from shardtool.storage import open_place
 from shardtool.storage.shard_file import ShardFile
+from shardtool.worker import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
             """Receipts in any order; a shard may be packed more than once."""
 
 
+STAGED = {"bin": "shardtool.tokens.shard:draft_shard"}  # formats whose shards are made of part files
 MAX_ATTEMPTS = 8  # at one shard while its files keep changing
 
 
@@ -93,10 +95,14 @@ def pack_shard(job: PackJob, shard: int) -> Future[Receipt]:
 
 
 def _pack_shard(job: PackJob, shard: int, tag: str) -> Future[Receipt]:
-    planned = read_rows(job.out, shard)
-    draft, rows, failed = _write_what_can_be_read(job, shard, planned, tag)
-    lost = planned.data.null_count - rows.data.null_count  # files; what was generated is no entry
-    receipt = replace(draft.receipt, failed=failed, failed_entries=lost)
+    if job.format in STAGED:
+        draft: Draft = resolve(STAGED[job.format])(job, shard, tag)
+        receipt = draft.receipt
+    else:
+        planned = read_rows(job.out, shard)
+        draft, rows, failed = _write_what_can_be_read(job, shard, planned, tag)
+        lost = planned.data.null_count - rows.data.null_count  # files; what was generated is no entry
+        receipt = replace(draft.receipt, failed=failed, failed_entries=lost)
     if not job.durable:
         _publish(job, draft, receipt, tag)
         done: Future[Receipt] = Future()
@@ -110,17 +116,23 @@ def _sweep(job: PackJob, shard: int, tag: str) -> None:
 
 
 @dataclass
-class _Draft:
+class Draft:
     """Files that are written, and have no final name yet."""
 
     shard: ShardFile
     index: ShardFile
     receipt: Receipt
+    notes: tuple[ShardFile, ...] = ()  # about the shard, in no receipt
+
+    @property
+    def files(self) -> tuple[ShardFile, ...]:
+        """In the order in which they get their names."""
+        return (*self.notes, self.shard, self.index)
 
 
 def _write_what_can_be_read(
     job: PackJob, shard: int, rows: ShardRows, tag: str
-) -> tuple[_Draft, ShardRows, tuple[tuple[str, str], ...]]:
+) -> tuple[Draft, ShardRows, tuple[tuple[str, str], ...]]:
     """(the shard, its rows, keys and reasons of what was left out); tried again as long as other files change."""
     failed: tuple[tuple[str, str], ...] = ()
     attempt = 1
@@ -135,7 +147,7 @@ def _write_what_can_be_read(
             attempt += 1
 
 
-def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:
+def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> Draft:
     spec, shard_format = job.specs[shard], get_format(job.format, job.settings)
     members = member_names(rows)
     reader = open_reader(job.roots, rows, members, job.fresh_until)
@@ -168,19 +180,19 @@ def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> _Draft:
         raw_xxh3_128=written.raw_xxh3_128,
         waited=MEDIUM.is_cold,
     )
-    return _Draft(file, index, receipt)
+    return Draft(file, index, receipt)
 
 
-def _publish(job: PackJob, draft: _Draft, receipt: Receipt, tag: str) -> Receipt:
+def _publish(job: PackJob, draft: Draft, receipt: Receipt, tag: str) -> Receipt:
     try:
-        for file in (draft.shard, draft.index):
+        for file in draft.files:
             file.publish(durable=job.durable)
         if job.durable:
             open_place(job.out).sync(record.path for record in (*receipt.files, receipt.index))
         write_receipt(job.out, receipt, len(job.specs), tag=tag, durable=job.durable)
     finally:
-        draft.shard.abort()
-        draft.index.abort()
+        for file in draft.files:
+            file.abort()
     return receipt
 
 

@@ -117,7 +117,7 @@ def write_plan(out: str, plan: Plan, ledger: Ledger, *, durable: bool) -> Stored
         settings=plan.settings,
         given=plan.samples.entries.given,
     )
-    open_place(out).put(PLAN_JSON, _encode(stored), tag="plan", durable=durable)
+    open_place(out).put(PLAN_JSON, encode_plan(stored), tag="plan", durable=durable)
     return stored
 
 
@@ -259,7 +259,8 @@ def _open_rows(out: str, number: int) -> Any:
     return pa.PythonFile(RangedFile(place, name), mode="r")
 
 
-def _encode(stored: StoredPlan) -> bytes:
+def encode_plan(stored: StoredPlan) -> bytes:
+    """plan.json: head first, then one shard a line."""
     head = {
         "schema": SCHEMA,
         "plan_id": stored.plan_id,
