@@ -62,6 +62,7 @@ def _follow(child: subprocess.Popen[bytes], errands: list[Errand], request: Stag
     for pause in pauses():
         has_ended = child.poll() is not None
         if sum(watch.is_done() for watch in watches) == len(watches):
+            child.returncode = child.returncode or 0  # it outlives us on purpose, so that nobody is warned of it
             return
         if has_ended:
             raise _error_of(child, errands[0].target.log)

@@ -110,7 +110,7 @@ def parse_ranges(text: str, count: int) -> tuple[int, ...]:
     for piece in text.split(","):
         first, dash, last = (word.strip() for word in piece.partition("-"))
         last = last if dash else first
-        if not (first or dash) or not all(word.isdecimal() for word in (first, last) if word):
+        if not (first or last) or not all(word.isdecimal() for word in (first, last) if word):
             raise UsageProblem(f"{piece!r} is no range of shards", hint="write it like 0-99,120,200-")
         low, high = int(first or 0), int(last or count - 1)
         if low > high or high >= count:
