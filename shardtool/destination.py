@@ -230,7 +230,7 @@ def remove_dataset(out: str, *, durable: bool) -> None:
         place.remove([*emitted, EMITTED])
         remove_loose(out)
         place.sweep_all()
-        plan_files = [stat.path for stat in place.list(f"{HIDDEN}/plan/")]
+        plan_files = [stat.path for folder in ("plan", "provenance") for stat in place.list(f"{HIDDEN}/{folder}/")]
         place.remove([FOLDED, IGNORED, FAILED, LABELS, *plan_files])
         place.remove([PLAN_JSON])
         if place.is_local:
@@ -257,6 +257,8 @@ def _planned_files(stored: StoredPlan | None) -> Iterator[str]:
     shards = stored.shards if stored else ()
     for number, spec in enumerate(shards):
         yield spec.path
+        if spec.path.endswith(".bin"):
+            yield f"{spec.path[:-4]}.idx"
         yield index_path(number, len(shards))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FORMATS = {
     "tar": "shardtool.formats.tar:TarFormat",
+    "bin": "shardtool.formats.bin:BinFormat",
 }
 PARTS_READERS: dict[str, str] = {}  # of formats whose addressing is ROWS: called with (dataset, shard)
 
