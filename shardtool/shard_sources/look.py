@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardtool import columns
-from shardtool.bare_shards import split_of
 from shardtool.errors import CorruptShard, ShardtoolError, SourceError
 from shardtool.formats.tar_samples import normal_name
 from shardtool.formats.tar_scan import scan_members
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shardtool.shard_sources.find import SourceFile
     from shardtool.shard_sources.spool import SpoolJob
 
+_WORD = re.compile(r"[A-Za-z]+")
 FILE, HARD_LINK = ord("0"), ord("1")
 _TYPES = {HARD_LINK: "link", ord("2"): "link", ord("5"): "directory"}
 
@@ -105,8 +106,9 @@ def _look_at_tar(file: SourceFile) -> Members:
         elif types[row] != FILE:
             place = -1
         if path is None or place < 0:
-            reason = "bad_name" if path is None else _TYPES.get(types[row], "special")
-            ignored.add(reason, name, "absolute, or with `..`" if path is None else "")
+            is_odd = path is None and types[row] in (FILE, HARD_LINK)
+            reason = "bad_name" if is_odd else _TYPES.get(types[row], "special")
+            ignored.add(reason, name, "absolute, or with `..`" if is_odd else "")
         else:
             known[path] = place
             rows.append(place)
@@ -123,10 +125,9 @@ def _look_at_tar(file: SourceFile) -> Members:
 
 
 def split_in_name(path: str) -> str:
-    """The split that a shard's name tells; "" where it tells none."""
-    split = split_of(path)
-    is_told = split != "train" or os.path.basename(path).lower().startswith("train")
-    return split if is_told and split in SPLIT_ALIASES.values() else ""
+    """The split that the name of a file begins with, `val` in `val-0001.tar`, in our words; "" where it tells none."""
+    word = _WORD.match(os.path.basename(path))
+    return SPLIT_ALIASES.get(word.group().lower(), "") if word else ""
 
 
 LOOKERS = {"dataset": _look_at_dataset, "tar": _look_at_tar}

@@ -1,0 +1,381 @@
+"""Data sets, archives and tables become data sets: nothing is lost in silence; damage is never carried over."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import lzma
+import os
+import shutil
+import tarfile
+import zipfile
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from helpers import json_lines, make_tree, pack, run_cli
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardtool import columns
+from shardtool.formats import FORMATS
+from shardtool.manifest import load_manifest
+from shardtool.reading import Dataset
+from shardtool.shard_sources.cells import part_of
+from shardtool.shard_sources.members import cut_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SAMPLE_FORMATS = [name for name in FORMATS if name != "bin"]
+
+
+def files_of(count: int = 60) -> dict[str, bytes]:
+    """Pictures with text beside most of them, in two folders; one part is empty, one sample has an odd part name."""
+    files: dict[str, bytes] = {}
+    for number in range(count):
+        stem = f"{'cats' if number % 3 else 'dogs'}/{number:04d}"
+        files[f"{stem}.jpg"] = bytes([number]) * (number * 37 % 900)
+        files[f"{stem}.txt"] = f"text of {number}".encode()
+    files["cats/0001.seg.png"] = b"mask"
+    return files
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return make_tree(tmp_path / "src", files_of())
+
+
+def samples_of(out: Path) -> dict[tuple[str, bytes], dict[str, bytes]]:
+    """{(split, key): parts} of a data set, every digest checked."""
+    found = {}
+    with Dataset.open(os.fspath(out)) as dataset:
+        for shard, record in enumerate(dataset.manifest.shards):
+            for sample in dataset.samples(shard, check=True):
+                found[record.split, sample.key] = sample.parts
+    return found
+
+
+def convert(*args: str | Path, **options: Any) -> Any:
+    words = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    done = run_cli("convert", *args, *words, "--json")
+    assert done.code == 0, done.err
+    return done.json
+
+
+def test_a_data_set_converted_holds_the_same_samples(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a", shard_size=16 << 10)
+    document = convert(tmp_path / "a", tmp_path / "b", shard_size=40 << 10)
+    assert samples_of(tmp_path / "a") == samples_of(tmp_path / "b")
+    assert document["ledger"] == {"seen": 121, "packed": 121, "ignored": {}, "failed": 0}
+    assert run_cli("verify", tmp_path / "b", "--deep").code == 0
+
+
+def test_a_converted_data_set_is_the_one_that_packing_the_files_gives(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a", shard_size=16 << 10)
+    pack(tree, tmp_path / "direct", shard_size=40 << 10, seed=5)
+    convert(tmp_path / "a", tmp_path / "b", shard_size=40 << 10, seed=5)
+    direct, again = (load_manifest(os.fspath(tmp_path / name)) for name in ("direct", "b"))
+    assert (direct.plan_id, direct.dataset_id) == (again.plan_id, again.dataset_id)
+
+
+def test_splits_and_labels_are_kept(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a", split="train=0.7,validation=0.3", label_from="parent")
+    convert(tmp_path / "a", tmp_path / "b", shard_size=20 << 10)
+    assert samples_of(tmp_path / "a") == samples_of(tmp_path / "b")
+    assert load_manifest(os.fspath(tmp_path / "b")).labels == load_manifest(os.fspath(tmp_path / "a")).labels
+    with Dataset.open(os.fspath(tmp_path / "b")) as dataset:
+        labels = {sample.key.split(b"/")[0]: sample.label for shard in range(2) for sample in dataset.samples(shard)}
+    assert labels == {b"cats": 0, b"dogs": 1}
+
+
+def test_new_splits_replace_those_of_the_source(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a", split="train=0.7,validation=0.3")
+    convert(tmp_path / "a", tmp_path / "b", split="train=0.5,test=0.5")
+    assert set(load_manifest(os.fspath(tmp_path / "b")).splits()) == {"train", "test"}
+
+
+def test_without_shuffle_the_order_of_the_source_stays(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a", shard_size=16 << 10)
+    convert(tmp_path / "a", tmp_path / "b", shuffle="none", shard_size=40 << 10)
+    assert list(samples_of(tmp_path / "a")) == list(samples_of(tmp_path / "b"))
+
+
+def test_data_sets_with_other_parts_of_the_same_keys_are_laid_over_one_another(tmp_path: Path) -> None:
+    files = files_of()
+    for suffix in ("jpg", "txt"):
+        make_tree(tmp_path / suffix, {path: data for path, data in files.items() if path.endswith(suffix)})
+        pack(tmp_path / suffix, tmp_path / f"{suffix}-set")
+    convert(tmp_path / "jpg-set", tmp_path / "txt-set", tmp_path / "both")
+    assert all(set(parts) == {"jpg", "txt"} for parts in samples_of(tmp_path / "both").values())
+
+
+def test_equal_keys_of_two_sources_are_refused(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a")
+    pack(tree, tmp_path / "b", seed=1)
+    done = run_cli("convert", tmp_path / "a", tmp_path / "b", tmp_path / "c")
+    assert done.code == 5
+    assert "are there twice" in done.err
+
+
+def test_include_chooses_parts(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a")
+    document = convert(tmp_path / "a", tmp_path / "b", include="*.txt")
+    assert document["ledger"] == {"seen": 121, "packed": 60, "ignored": {"not_included": 61}, "failed": 0}
+    assert all(set(parts) == {"txt"} for parts in samples_of(tmp_path / "b").values())
+
+
+def tar_of(path: Path, files: dict[str, bytes], mode: Any) -> Path:
+    with tarfile.open(path, mode) as archive:
+        archive.addfile(_folder("./cats"))
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"./{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def _folder(name: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type = tarfile.DIRTYPE
+    return info
+
+
+def zip_of(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("cats/", b"")
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+def zst_of(path: Path, files: dict[str, bytes]) -> Path:
+    plain = tar_of(path.with_suffix(".plain"), files, "w")
+    path.write_bytes(zstandard.ZstdCompressor().compress(plain.read_bytes()))
+    return path
+
+
+ARCHIVES: dict[str, Callable[[Path, dict[str, bytes]], Path]] = {
+    "a.tar": lambda path, files: tar_of(path, files, "w"),
+    "a.tgz": lambda path, files: tar_of(path, files, "w:gz"),
+    "a.tar.bz2": lambda path, files: tar_of(path, files, "w:bz2"),
+    "a.tar.xz": lambda path, files: tar_of(path, files, "w:xz"),
+    "a.tar.zst": zst_of,
+    "a.zip": zip_of,
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_gives_what_its_files_give(tree: Path, tmp_path: Path, name: str) -> None:
+    archive = ARCHIVES[name](tmp_path / name, files_of())
+    pack(tree, tmp_path / "direct", shard_size=16 << 10)
+    document = convert(archive, tmp_path / "out", shard_size=16 << 10)
+    assert document["ledger"] == {"seen": 122, "packed": 121, "ignored": {"directory": 1}, "failed": 0}
+    assert document["dataset_id"] == load_manifest(os.fspath(tmp_path / "direct")).dataset_id
+    assert not (tmp_path / "out/.shardtool/spool").exists()
+
+
+def test_names_that_lead_out_of_an_archive_are_left_out_and_listed(tmp_path: Path) -> None:
+    archive = zip_of(tmp_path / "a.zip", {"a.txt": b"1", "../../b.txt": b"2", "/c.txt": b"3"})
+    document = convert(archive, tmp_path / "out")
+    assert document["ledger"]["ignored"] == {"bad_name": 2, "directory": 1}
+    assert {entry["path"] for entry in json_lines(tmp_path / "out/.shardtool/ignored.jsonl")} >= {"../../b.txt"}
+
+
+def test_hard_links_in_a_tar_are_the_files_that_they_name(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        info = tarfile.TarInfo("a.txt")
+        info.size = 5
+        archive.addfile(info, io.BytesIO(b"hello"))
+        link = tarfile.TarInfo("b.txt")
+        link.type, link.linkname = tarfile.LNKTYPE, "a.txt"
+        archive.addfile(link)
+    convert(tmp_path / "a.tar", tmp_path / "out")
+    assert samples_of(tmp_path / "out") == {("train", b"a"): {"txt": b"hello"}, ("train", b"b"): {"txt": b"hello"}}
+
+
+@pytest.mark.parametrize("name", ["a.tgz", "a.tar.xz", "a.tar.zst", "a.zip"])
+@pytest.mark.parametrize("share", [0.3, 0.97])
+def test_a_cut_archive_is_an_error_and_leaves_nothing(tmp_path: Path, name: str, share: float) -> None:
+    rng = np.random.default_rng(0)
+    files = {f"{n}.bin": rng.bytes(2000) for n in range(50)}
+    whole = ARCHIVES[name](tmp_path / name, files).read_bytes()
+    (tmp_path / name).write_bytes(whole[: int(len(whole) * share)])
+    done = run_cli("convert", tmp_path / name, tmp_path / "out")
+    assert done.code in (4, 5), done.err
+    assert not (tmp_path / "out/manifest.json").exists()
+    assert not list((tmp_path / "out").rglob("*.bin"))
+
+
+ROWS: list[dict[str, Any]] = [
+    {"key": f"a/{n}", "txt": f"größe {n}", "n": n, "x": n / 4, "tags": ["a", n], "opt": None if n % 3 else "o"}
+    for n in range(40)
+]
+WANTED = {
+    ("train", row["key"].encode()): {
+        "txt": str(row["txt"]).encode(),
+        "n": b"%d" % row["n"],
+        "x": repr(row["x"]).encode(),
+        "tags": json.dumps(row["tags"]).encode(),
+        **({"opt": b"o"} if row["opt"] else {}),
+    }
+    for row in ROWS
+}
+
+
+def parquet_of(path: Path) -> None:
+    rows = [{**row, "tags": [str(tag) for tag in row["tags"]]} for row in ROWS]
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
+
+
+def jsonl_of(path: Path) -> None:
+    text = "".join(json.dumps(row) + "\n\n" for row in ROWS).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz"])
+def test_rows_of_json_lines_become_samples(tmp_path: Path, name: str) -> None:
+    jsonl_of(tmp_path / name)
+    convert(tmp_path / name, tmp_path / "out")
+    assert samples_of(tmp_path / "out") == WANTED
+
+
+def test_rows_of_parquet_become_samples(tmp_path: Path) -> None:
+    parquet_of(tmp_path / "t.parquet")
+    convert(tmp_path / "t.parquet", tmp_path / "out")
+    found = samples_of(tmp_path / "out")
+    assert {key: parts["txt"] for key, parts in found.items()} == {key: parts["txt"] for key, parts in WANTED.items()}
+    assert found["train", b"a/3"]["tags"] == b'["a", "3"]'
+    assert "opt" not in found["train", b"a/1"]
+
+
+def test_rows_without_a_key_are_numbered_behind_the_name_of_their_file(tmp_path: Path) -> None:
+    with open(tmp_path / "t.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["caption", "n"], ["a, b", "1"], ["c", "2"]])
+    convert(tmp_path / "t.csv", tmp_path / "out")
+    assert samples_of(tmp_path / "out") == {
+        ("train", b"t-00000000"): {"caption": b"a, b", "n": b"1"},
+        ("train", b"t-00000001"): {"caption": b"c", "n": b"2"},
+    }
+
+
+def test_the_column_of_keys_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"name": "x.y", "txt": "1"}\n{"name": "z", "txt": "2"}\n')
+    convert(tmp_path / "t.jsonl", tmp_path / "out", key_column="name")
+    assert {key for _, key in samples_of(tmp_path / "out")} == {b"x_y", b"z"}
+
+
+def test_a_row_without_its_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"key": "a", "txt": "1"}\n{"txt": "2"}\n')
+    done = run_cli("convert", tmp_path / "t.jsonl", tmp_path / "out", "--key-column", "key")
+    assert done.code == 5
+    assert "row 1 has no 'key'" in done.err
+
+
+def test_pictures_of_hugging_face_rows_get_their_extension() -> None:
+    assert part_of("image", {"bytes": b"x", "path": "a/b.JPG"}) == (b"jpg", b"x")
+    assert part_of("image", {"bytes": b"x", "path": None}) == (b"image", b"x")
+    assert part_of("a/b", True) == (b"a_b", b"true")
+    assert part_of("n", None) is None
+
+
+def test_a_damaged_part_is_never_carried_over(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a")
+    shard = tmp_path / "a/data/train-00000-of-00001.tar"
+    stat = shard.stat()
+    data = bytearray(shard.read_bytes())
+    data[data.index(b"text of 7")] ^= 1
+    shard.write_bytes(data)
+    os.utime(shard, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+    done = run_cli("convert", tmp_path / "a", tmp_path / "b")
+    assert done.code == 5
+    assert "0007.txt' at byte" in done.err
+    assert "damaged" in done.err
+    skipping = run_cli("convert", tmp_path / "a", tmp_path / "c", "--on-error", "skip", "--json")
+    assert (skipping.code, skipping.json["ledger"]["failed"]) == (3, 2)
+
+
+def test_a_source_that_changes_while_it_is_packed_is_noticed(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a")
+    assert run_cli("convert", tmp_path / "a", tmp_path / "b", "--part", "0/2").code == 0
+    (tmp_path / "a/data/train-00000-of-00001.tar").touch()
+    shutil.rmtree(tmp_path / "b/data")
+    done = run_cli("convert", tmp_path / "a", tmp_path / "b")
+    assert done.code == 5
+    assert "not the shard that was scanned" in done.err
+
+
+def test_a_second_run_finds_nothing_to_do_and_a_grown_source_is_told(tree: Path, tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a.tgz", files_of(), "w:gz")
+    convert(archive, tmp_path / "out")
+    again = run_cli("convert", archive, tmp_path / "out")
+    assert (again.code, "nothing to do" in again.out) == (0, True)
+    tar_of(archive, files_of(61), "w:gz")
+    grown = run_cli("convert", archive, tmp_path / "out")
+    assert (grown.code, "2 added" in grown.err) == (6, True)
+    assert not (tmp_path / "out/.shardtool/spool").exists()
+
+
+def test_a_dry_run_measures_and_writes_nothing(tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a.tgz", files_of(), "w:gz")
+    planned = run_cli("convert", archive, tmp_path / "out", "--dry-run", "--json").json
+    assert not (tmp_path / "out").exists()
+    assert convert(archive, tmp_path / "out")["plan_id"] == planned["plan_id"]
+
+
+def test_an_interrupted_conversion_goes_on_from_its_spool(tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a.tgz", files_of(), "w:gz")
+    run_cli("convert", archive, tmp_path / "out", "--part", "0/2", "--shard-size", "16KiB")
+    archive.unlink()  # what was unpacked is enough
+    done = run_cli("pack", tmp_path / "out")
+    assert done.code == 0
+    assert len(samples_of(tmp_path / "out")) == 60
+
+
+def test_a_folder_without_shards_is_told_what_to_do(tree: Path, tmp_path: Path) -> None:
+    done = run_cli("convert", tree, tmp_path / "out")
+    assert done.code == 5
+    assert "shardtool pack" in done.err
+
+
+def test_a_stranger_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.rar").write_bytes(b"Rar!")
+    done = run_cli("convert", tmp_path / "a.rar", tmp_path / "out")
+    assert (done.code, "a.rar is none of the kinds" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("one", SAMPLE_FORMATS)
+@pytest.mark.parametrize("two", SAMPLE_FORMATS)
+def test_all_pairs_of_formats_there_and_back(tmp_path: Path, one: str, two: str) -> None:
+    files = {path: data for path, data in files_of().items() if not path.endswith(".seg.png")}
+    tree = make_tree(tmp_path / "src", files)
+    assert run_cli("pack", tree, tmp_path / "a", "--format", one, "--shard-size", "32KiB").code == 0
+    convert(tmp_path / "a", tmp_path / "b", format=two)
+    convert(tmp_path / "b", tmp_path / "c", format=one, shard_size=32 << 10)
+    assert samples_of(tmp_path / "a") == samples_of(tmp_path / "b") == samples_of(tmp_path / "c")
+    first, last = (load_manifest(os.fspath(tmp_path / name)) for name in "ac")
+    assert first.dataset_id == last.dataset_id
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.binary(max_size=4), min_size=1, max_size=4).map(b"/".join), max_size=30))
+def test_paths_are_cut_at_their_last_slash(paths: list[bytes]) -> None:
+    first, folders, names = cut_paths(columns.binary(paths))
+    rows = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(paths))))
+    found = [(folders[row], name) for row, name in zip(rows.tolist(), columns.to_list(names), strict=True)]
+    assert found == [(path.rpartition(b"/")[0], path.rpartition(b"/")[2]) for path in paths]
+    assert all(one != two for one, two in pairwise(folders))
+
+
+def test_xz_is_read_whole(tmp_path: Path) -> None:
+    """Two streams in one file are one archive, as `xz` has it."""
+    plain = tar_of(tmp_path / "a.tar", files_of(), "w").read_bytes()
+    (tmp_path / "a.tar.xz").write_bytes(lzma.compress(plain[:5000]) + lzma.compress(plain[5000:]))
+    assert convert(tmp_path / "a.tar.xz", tmp_path / "out")["samples"] == 60
