@@ -1,0 +1,311 @@
+"""A task -> its documents, in batches of about 1 MiB: keys, and texts or ids. What cannot be read is told apart.
+
+A key is the file's path below its source, `#`, and where the document is in it: the byte a line begins at, the row of a
+table or array, the name in a tar. A text file is one document, called by its path.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from shardtool.errors import ShardtoolError, SourceChanged, SourceError
+from shardtool.tokens.inputs import COLUMNS, IPC, LINES, NPY, TAR, InputFile, Task, open_array
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from shardtool.model import Int64Array
+
+BATCH_TEXT_BYTES = 1 << 20
+BATCH_ROWS = 1 << 14
+TEXT_PARTS = ("txt", "text")
+
+
+@dataclass
+class Batch:
+    """Some documents: texts, or ids one after the other with their lengths."""
+
+    keys: list[bytes]
+    texts: list[bytes] = field(default_factory=list)
+    ids: NDArray[Any] | None = None
+    lengths: Int64Array | None = None
+    failures: list[tuple[bytes, str]] = field(default_factory=list)  # (key, reason)
+
+
+def read_documents(task: Task, text_field: str, ids_field: str, *, wants_ids: bool) -> Iterator[Batch]:
+    """The documents of a task, in their order.
+
+    Raises:
+        SourceChanged: a file is not the one that was listed.
+        SourceError: a file, not a document of it, cannot be read.
+    """
+    kind = task.files[0].kind
+    for file in task.files:
+        _check_guard(file)
+    name = ids_field if wants_ids else text_field
+    if kind == LINES:
+        yield from _in_batches(_lines(task.files[0], task.span, name, wants_ids=wants_ids), wants_ids=wants_ids)
+    elif kind in (COLUMNS, IPC):
+        yield from _tables(task, name, wants_ids=wants_ids)
+    elif kind == NPY:
+        yield _array(task)
+    elif kind == TAR:
+        yield from _in_batches(_members(task.files[0], text_field), wants_ids=False)
+    else:
+        yield from _in_batches(_texts(task.files), wants_ids=False)
+
+
+def _check_guard(file: InputFile) -> None:
+    try:
+        stat = os.stat(file.full_path)
+    except OSError as error:
+        raise SourceError(
+            f"{file.full_path} cannot be read: {error.strerror}",
+            hint="put it right and run the same command again",
+            where={"path": file.full_path},
+        ) from error
+    if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
+        raise SourceChanged(
+            f"{file.full_path} changed since it was listed: {file.size:,} bytes then, {stat.st_size:,} now",
+            hint="let whoever writes it finish, then run the same command again",
+            where={"path": file.full_path},
+        )
+
+
+Found = tuple[bytes, Any, str]  # key, text or list of ids, reason why there is neither
+
+
+def _in_batches(found: Iterator[Found], *, wants_ids: bool) -> Iterator[Batch]:
+    batch, size, values = Batch([]), 0, []
+    for key, value, reason in found:
+        if reason:
+            batch.failures.append((key, reason))
+            continue
+        batch.keys.append(key)
+        values.append(value)
+        size += len(value) * (4 if wants_ids else 1)
+        if size >= BATCH_TEXT_BYTES or len(values) >= BATCH_ROWS:
+            yield _filled(batch, values, wants_ids=wants_ids)
+            batch, size, values = Batch([]), 0, []
+    if values or batch.failures:
+        yield _filled(batch, values, wants_ids=wants_ids)
+
+
+def _filled(batch: Batch, values: list[Any], *, wants_ids: bool) -> Batch:
+    if wants_ids:
+        batch.lengths = np.fromiter(map(len, values), np.int64, len(values))
+        batch.ids = np.fromiter((token for value in values for token in value), np.int64, int(batch.lengths.sum()))
+    else:
+        batch.texts = values
+    return batch
+
+
+@contextmanager
+def _opened(file: InputFile) -> Iterator[IO[bytes]]:
+    """The bytes of a file, decompressed."""
+    with open(file.full_path, "rb") as raw:
+        if file.compression == "gzip":
+            with gzip.GzipFile(fileobj=raw) as stream:
+                yield cast("IO[bytes]", io.BufferedReader(stream, 1 << 20))
+        elif file.compression == "zstd":
+            import zstandard
+
+            with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as stream:
+                yield cast("IO[bytes]", io.BufferedReader(stream, 1 << 20))
+        else:
+            yield raw
+
+
+def _damaged(file: InputFile, error: BaseException) -> SourceError:
+    return SourceError(
+        f"{file.full_path} is damaged: {error}", hint="copy it again, or leave it out", where={"path": file.full_path}
+    )
+
+
+def _lines(file: InputFile, span: tuple[int, int], name: str, *, wants_ids: bool) -> Iterator[Found]:
+    """Lines that begin in the span; the one that crosses its end is read whole."""
+    start, stop = span
+    prefix = file.path + b"#"
+    try:
+        with _opened(file) as stream:
+            if start:
+                stream.seek(start - 1)
+                start += len(stream.readline()) - 1
+            while stop < 0 or start < stop:
+                line = stream.readline()
+                if not line:
+                    break
+                key = prefix + str(start).encode()
+                start += len(line)
+                if not line.isspace():
+                    yield _row(key, line, name, wants_ids=wants_ids)
+    except (OSError, EOFError, ValueError) as error:
+        raise _damaged(file, error) from error
+    except Exception as error:
+        if type(error).__module__.startswith(("zstd", "zstandard", "zlib")) or type(error).__name__ == "error":
+            raise _damaged(file, error) from error
+        raise
+
+
+def _row(key: bytes, line: bytes, name: str, *, wants_ids: bool) -> Found:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return key, None, f"no JSON: {error}"
+    if not isinstance(document, dict) or name not in document:
+        has = ", ".join(list(document)[:8]) if isinstance(document, dict) else type(document).__name__
+        option = "--ids-field" if wants_ids else "--text-field"
+        return key, None, f"no field {name!r} (it has: {has}); choose with {option}"
+    value = document[name]
+    if wants_ids:
+        is_good = isinstance(value, list) and all(
+            type(token) is int and -(1 << 63) <= token < 1 << 63 for token in value
+        )
+        return (key, value, "") if is_good else (key, None, f"field {name!r} is no list of whole numbers")
+    if not isinstance(value, str):
+        return key, None, f"field {name!r} is {type(value).__name__}, expected text"
+    try:
+        return key, value.encode(), ""
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return key, None, f"field {name!r} is no Unicode text"
+
+
+def _texts(files: tuple[InputFile, ...]) -> Iterator[Found]:
+    for file in files:
+        try:
+            with _opened(file) as stream:
+                data = stream.read()
+        except Exception as error:
+            raise _damaged(file, error) from error
+        yield _text(file.path, data)
+
+
+def _text(key: bytes, data: bytes) -> Found:
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return key, None, f"no UTF-8: byte {data[error.start]:#04x} at {error.start:,}"
+    return key, data, ""
+
+
+def _members(file: InputFile, text_field: str) -> Iterator[Found]:
+    from shardtool.bare_shards import read_bare
+
+    shard = read_bare(file.full_path)
+    wanted = {name.encode() for name in (text_field, *TEXT_PARTS)}
+    names, owners = shard.part_names, np.repeat(np.arange(len(shard.keys)), np.diff(shard.part_start)).tolist()
+    with open(file.full_path, "rb") as stream:
+        for part, name in enumerate(names):
+            if name in wanted:
+                stream.seek(int(shard.part_offset[part]))
+                yield _text(file.path + b"#" + shard.keys[owners[part]], stream.read(int(shard.part_sizes[part])))
+
+
+def _tables(task: Task, name: str, *, wants_ids: bool) -> Iterator[Batch]:
+    file = task.files[0]
+    row = 0
+    try:
+        batches = _parquet(file, task.span, name) if file.kind == COLUMNS else _ipc(file, name)
+        for base, column in batches:
+            row = base if base is not None else row
+            for start in range(0, len(column), BATCH_ROWS):
+                piece = column.slice(start, BATCH_ROWS)
+                keys = _row_keys(file.path, row + start, len(piece))
+                yield from _ids_column(keys, piece, name) if wants_ids else _text_column(keys, piece, name)
+            row += len(column)
+    except ShardtoolError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(file, error) from error
+
+
+def _row_keys(path: bytes, first: int, count: int) -> list[bytes]:
+    prefix = path + b"#"
+    return [prefix + b"%d" % row for row in range(first, first + count)]
+
+
+def _parquet(file: InputFile, span: tuple[int, int], name: str) -> Iterator[tuple[int | None, Any]]:
+    with pq.ParquetFile(file.full_path, memory_map=True, pre_buffer=False) as opened:
+        _check_column(file, opened.schema_arrow.names, name)
+        counts = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
+        first: int | None = sum(counts[: span[0]])
+        for batch in opened.iter_batches(BATCH_ROWS, list(range(*span)), columns=[name], use_threads=False):
+            yield first, batch.column(0)
+            first = None
+
+
+def _ipc(file: InputFile, name: str) -> Iterator[tuple[int | None, Any]]:
+    """Record batches of an Arrow file, or of a stream, as Hugging Face `datasets` writes them."""
+    with pa.memory_map(file.full_path) as source:
+        try:
+            reader = pa.ipc.open_file(source)
+            batches: Any = (reader.get_batch(number) for number in range(reader.num_record_batches))
+        except pa.ArrowInvalid:
+            reader = pa.ipc.open_stream(source)
+            batches = reader
+        _check_column(file, reader.schema.names, name)
+        for batch in batches:
+            batch.validate()
+            yield None, batch.column(name)
+
+
+def _check_column(file: InputFile, names: list[str], name: str) -> None:
+    if name not in names:
+        raise SourceError(
+            f"{file.full_path} has no column {name!r}; it has: {', '.join(names)}",
+            hint="--text-field NAME, or --ids-field NAME with --tokenizer none",
+            where={"path": file.full_path},
+        )
+
+
+def _text_column(keys: list[bytes], column: Any, name: str) -> Iterator[Batch]:
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise SourceError(f"column {name!r} is {column.type}, expected text", hint="choose with --text-field")
+    values = column.cast(pa.large_binary()).to_numpy(zero_copy_only=False).tolist()
+    rows = ((key, value, "" if value is not None else "null") for key, value in zip(keys, values, strict=True))
+    yield from _in_batches(rows, wants_ids=False)
+
+
+def _ids_column(keys: list[bytes], column: Any, name: str) -> Iterator[Batch]:
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not is_list or not pa.types.is_integer(kind.value_type):
+        raise SourceError(
+            f"column {name!r} is {kind}, expected lists of whole numbers",
+            hint="text needs --tokenizer FILE or bytes; choose the column with --ids-field",
+        )
+    failures: list[tuple[bytes, str]] = []
+    if column.null_count:
+        good = column.is_valid()
+        failures = [(key, "null") for key, ok in zip(keys, good.to_pylist(), strict=True) if not ok]
+        keys = [key for key, ok in zip(keys, good.to_pylist(), strict=True) if ok]
+        column = column.filter(good)
+    values = column.flatten()
+    if values.null_count:
+        raise SourceError(f"column {name!r} has nulls inside its lists", hint="leave such rows out")
+    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
+    yield Batch(keys, ids=values.to_numpy(zero_copy_only=False), lengths=lengths, failures=failures)
+
+
+def _array(task: Task) -> Batch:
+    file = task.files[0]
+    array = open_array(file)
+    if array.ndim == 1:
+        return Batch([file.path], ids=np.asarray(array), lengths=np.array([len(array)], np.int64))
+    first, last = task.span
+    rows = np.asarray(array[first:last])
+    lengths = np.full(last - first, array.shape[1], np.int64)
+    return Batch(_row_keys(file.path, first, last - first), ids=rows.reshape(-1), lengths=lengths)

@@ -1,0 +1,96 @@
+"""`.shardtool/provenance/00017.parquet`: which document each run of tokens of a shard came from.
+
+A row a run: sequence of the shard, first token in it, key of the document, first token in that, tokens, and bytes of
+the document's text. Row groups are written as they come, so memory does not grow with the shard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardtool.names import HIDDEN, MIN_DIGITS
+from shardtool.storage.shard_file import ShardFile
+
+if TYPE_CHECKING:
+    from shardtool.model import BinaryArray, Int64Array
+
+FOLDER = f"{HIDDEN}/provenance"
+_SCHEMA = pa.schema(
+    [
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("at", pa.int64(), nullable=False),
+        pa.field("document", pa.binary(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("text_bytes", pa.int64(), nullable=False),
+    ]
+)
+_GROUP_ROWS = 1 << 18
+
+
+def provenance_path(shard: int, total: int) -> str:
+    """Where the provenance of shard k lies, below the data set's folder."""
+    digits = max(MIN_DIGITS, len(str(total - 1)))
+    return f"{FOLDER}/{shard:0{digits}d}.parquet"
+
+
+class _Sink:
+    """A ShardFile as pyarrow wants it."""
+
+    closed = False
+
+    def __init__(self, file: ShardFile) -> None:
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._file.position
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class ProvenanceWriter:
+    """Writes the provenance of one shard; `finish` ends it, publishing is the caller's."""
+
+    def __init__(self, out: str, shard: int, total: int, tag: str) -> None:
+        self.file = ShardFile(out, provenance_path(shard, total), tag)
+        self._writer = pq.ParquetWriter(_Sink(self.file), _SCHEMA, compression="zstd", store_schema=False)
+        self._held: list[Any] = []
+        self._rows = 0
+
+    def add(
+        self,
+        documents: BinaryArray,
+        sequence: Int64Array,
+        at: Int64Array,
+        start: Int64Array,
+        tokens: Int64Array,
+        text_bytes: Int64Array,
+    ) -> None:
+        """Take rows, in the order of the shard."""
+        arrays = [pa.array(sequence), pa.array(at), documents.cast(pa.binary())]
+        arrays += [pa.array(start), pa.array(tokens), pa.array(text_bytes)]
+        self._held.append(pa.record_batch(arrays, schema=_SCHEMA))
+        self._rows += len(sequence)
+        if self._rows >= _GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(pa.Table.from_batches(self._held, _SCHEMA), row_group_size=_GROUP_ROWS)
+        self._held, self._rows = [], 0
+
+    def finish(self) -> None:
+        """Write what is held, and the footer."""
+        self._flush()
+        self._writer.close()

@@ -1,0 +1,230 @@
+"""Run files: some documents as token ids, sorted as the data set will be, with a table beside them.
+
+`.shardtool/parts/000012-000.bin` holds the ids, `000012-000.arrow` a row a document. Sorted runs make stage 2 a
+merge that reads every run from front to back, whatever the shuffle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from shardtool import columns
+from shardtool.errors import CorruptShard
+from shardtool.formats.bin_index import DTYPES
+from shardtool.names import HIDDEN
+from shardtool.splits import SPLIT_TAG
+from shardtool.storage.local import LocalFile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardtool.model import BinaryArray, Int64Array, UInt64Array
+
+FOLDER = f"{HIDDEN}/parts"
+_FIELDS = {
+    "key": pa.binary(),
+    "hash": pa.uint64(),  # xxh3_64(key, seed): the place in the shuffle
+    "split": pa.uint64(),  # xxh3_64(tag + key, seed): the place among the splits
+    "place": pa.uint32(),  # before the run was sorted
+    "tokens": pa.uint32(),
+    "offset": pa.uint64(),  # byte in the run
+    "xxh3_64": pa.uint64(),  # of the ids
+    "text_bytes": pa.uint32(),
+    "high": pa.uint64(),  # xxh3_128 of the content, for --dedup
+    "low": pa.uint64(),
+}
+_SCHEMA = pa.schema([pa.field(name, kind, nullable=False) for name, kind in _FIELDS.items()])
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a receipt says of a run."""
+
+    name: str  # 000012-000
+    documents: int
+    tokens: int
+    num_bytes: int
+    smallest_id: int
+    largest_id: int
+
+
+class RunBuilder:
+    """Documents that are gathered to a run.
+
+    Args:
+        dtype: of the ids.
+        seed: of the hashes.
+        sort: by hash; else documents stay in their order.
+        dedup: keep a hash of the content, too.
+    """
+
+    def __init__(self, dtype: str, seed: int, *, sort: bool, dedup: bool) -> None:
+        self.dtype, self.seed, self.sort, self.dedup = dtype, seed, sort, dedup
+        self.num_bytes = 0
+        self.keys: list[bytes] = []
+        self._ids: list[NDArray[Any]] = []
+        self._lengths: list[Int64Array] = []
+        self._text_bytes: list[Int64Array] = []
+        self._content: list[bytes] = []
+
+    def add(
+        self, keys: list[bytes], ids: NDArray[Any], lengths: Int64Array, text_bytes: Int64Array, content: list[bytes]
+    ) -> None:
+        """Take documents; `content` are their digests, where duplicates are looked for."""
+        self.keys += keys
+        self._ids.append(ids)
+        self._lengths.append(lengths)
+        self._text_bytes.append(text_bytes)
+        self._content += content
+        self.num_bytes += ids.nbytes
+
+    def write(self, out: str, name: str, tag: str, *, durable: bool) -> RunInfo:
+        """Write the run called `name`; its table after its ids."""
+        lengths = np.concatenate(self._lengths)
+        ids = self._ids[0] if len(self._ids) == 1 else np.concatenate(self._ids)
+        self._ids = [ids]
+        hashes = _hashes(self.keys, self.seed)
+        keys = columns.binary(self.keys)
+        order = sorted_order(hashes, keys) if self.sort else np.arange(len(lengths))
+        payload = as_binary(ids, lengths)
+        if self.sort:
+            payload, keys = payload.take(pa.array(order)), keys.take(pa.array(order))
+        lengths = lengths[order]
+        offsets = np.cumsum(lengths * ids.itemsize) - lengths * ids.itemsize
+        data = payload_of(payload)
+        table = {
+            "key": keys,
+            "hash": hashes[order],
+            "split": _hashes([SPLIT_TAG + key for key in self.keys], self.seed)[order],
+            "place": order.astype(np.uint32),
+            "tokens": lengths.astype(np.uint32),
+            "offset": offsets.astype(np.uint64),
+            "xxh3_64": digests_of(data, offsets, lengths * ids.itemsize),
+            "text_bytes": np.concatenate(self._text_bytes)[order].astype(np.uint32),
+            **_content_columns(self._content, order),
+        }
+        _put(out, f"{FOLDER}/{name}.bin", [data], tag, durable=durable)
+        batch = pa.record_batch([pa.array(column, _FIELDS[field]) for field, column in table.items()], schema=_SCHEMA)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, _SCHEMA) as writer:
+            writer.write_batch(batch)
+        _put(out, f"{FOLDER}/{name}.arrow", [memoryview(sink.getvalue())], tag, durable=durable)
+        low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
+        return RunInfo(name, len(lengths), len(ids), data.nbytes, low, high)
+
+
+def _hashes(keys: list[bytes], seed: int) -> UInt64Array:
+    return np.fromiter((xxhash.xxh3_64_intdigest(key, seed) for key in keys), np.uint64, len(keys))
+
+
+def _content_columns(content: list[bytes], order: Int64Array) -> dict[str, UInt64Array]:
+    if not content:
+        nothing = np.zeros(len(order), np.uint64)
+        return {"high": nothing, "low": nothing}
+    pairs = np.frombuffer(b"".join(content), ">u8").reshape(-1, 2)[order].astype(np.uint64)
+    return {"high": pairs[:, 0], "low": pairs[:, 1]}
+
+
+def _put(out: str, path: str, pieces: list[memoryview], tag: str, *, durable: bool) -> None:
+    file = LocalFile(out, path, tag)
+    try:
+        for piece in pieces:
+            file.write(piece)
+        file.publish(durable=durable)
+    finally:
+        file.abort()
+
+
+def as_binary(ids: NDArray[Any], lengths: Int64Array) -> BinaryArray:
+    """large_binary[n]: the bytes of each document; a view of `ids`."""
+    offsets = np.concatenate([[0], np.cumsum(lengths * ids.itemsize)]).astype(np.int64)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(ids))]
+    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
+
+
+def payload_of(array: BinaryArray) -> memoryview:
+    """The bytes of a large_binary array, one element after the other."""
+    offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
+    data = array.buffers()[2]
+    if data is None or len(array) == 0:
+        return memoryview(b"")
+    return memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+
+
+def digests_of(data: memoryview, offsets: Int64Array, sizes: Int64Array) -> UInt64Array:
+    """xxh3_64 of each piece of `data`."""
+    digest = xxhash.xxh3_64_intdigest
+    spans = zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)
+    return np.fromiter((digest(data[start:stop]) for start, stop in spans), np.uint64, len(offsets))
+
+
+def sorted_order(hashes: UInt64Array, keys: BinaryArray) -> Int64Array:
+    """int64[n]: rows by hash, equal hashes by key."""
+    order = np.argsort(hashes, kind="stable")
+    equal = np.flatnonzero(np.diff(hashes[order]) == 0)
+    for place in equal.tolist():  # about once in 10^9 documents
+        pair = order[place : place + 2].tolist()
+        if keys[pair[1]].as_py() < keys[pair[0]].as_py():
+            order[place : place + 2] = pair[::-1]
+    return order
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run opened for reading: its table mapped, its ids mapped."""
+
+    info: RunInfo
+    keys: BinaryArray
+    hash: UInt64Array
+    split: UInt64Array
+    place: NDArray[np.uint32]
+    tokens: NDArray[np.uint32]
+    offset: UInt64Array
+    xxh3_64: UInt64Array
+    text_bytes: NDArray[np.uint32]
+    high: UInt64Array
+    low: UInt64Array
+    payload: Any  # arrow buffer
+
+    def documents(self, first: int, last: int) -> BinaryArray:
+        """large_binary[last - first]: bytes of the documents [first, last); nothing is copied."""
+        end = int(self.offset[last]) if last < len(self.offset) else self.info.num_bytes
+        offsets = np.append(self.offset[first:last], np.uint64(end)).astype(np.int64)
+        return pa.Array.from_buffers(pa.large_binary(), last - first, [None, pa.py_buffer(offsets), self.payload])
+
+
+def open_run(out: str, info: RunInfo) -> Run:
+    """Map a run.
+
+    Raises:
+        CorruptShard: it is gone, or cut short.
+    """
+    path = os.path.join(out, FOLDER, info.name)
+    try:
+        with pa.memory_map(f"{path}.arrow") as source:
+            batch = pa.ipc.open_file(source).get_batch(0)
+        payload = pa.memory_map(f"{path}.bin").read_buffer() if info.num_bytes else pa.py_buffer(b"")
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptShard(
+            f"the part file {path} cannot be read: {error}",
+            hint="run the same command again: it is made anew",
+            where={"path": path},
+        ) from error
+    values = {name: batch.column(name).to_numpy() for name in _FIELDS if name != "key"}
+    return Run(info=info, keys=batch.column("key"), payload=payload, **values)
+
+
+def run_paths(name: str) -> tuple[str, str]:
+    """Both files of a run, below the data set's folder."""
+    return f"{FOLDER}/{name}.bin", f"{FOLDER}/{name}.arrow"
+
+
+def itemsize_of(dtype: str) -> int:
+    """Bytes of one id."""
+    return np.dtype(DTYPES[dtype]).itemsize

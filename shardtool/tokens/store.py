@@ -1,0 +1,159 @@
+"""The plan of a token data set on disk: `.shardtool/plan/000.arrow`, a row a shard, and `plan.json`, written last.
+
+The table's metadata say which runs there are and which documents belong to which split. `inputs.arrow` lists the files
+of the source with their guards, so that a later run can tell whether they are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardtool.errors import FormatError
+from shardtool.names import HIDDEN
+from shardtool.storage.local import put_file
+from shardtool.tokens.inputs import InputFile
+from shardtool.tokens.plan import Selection, TokenPlan, TokenShard
+from shardtool.tokens.runs import RunInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shardtool.token_options import TokenOptions
+    from shardtool.tokens.tokenizer import TokenizerSpec
+
+SHARDS, DROPPED, INPUTS = (f"{HIDDEN}/plan/{name}.arrow" for name in ("000", "dropped", "inputs"))
+_META = b"shardtool"
+_SHARD_FIELDS = {
+    "split": pa.int32(),
+    "first": pa.uint64(),
+    "last": pa.uint64(),
+    "tokens": pa.int64(),
+    "sequences": pa.int64(),
+    "skip": pa.int64(),
+    "first_sequence": pa.int64(),
+    "blocks": pa.list_(pa.uint64()),
+}
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """All that packing a shard needs."""
+
+    shards: tuple[TokenShard, ...]
+    selection: Selection
+    runs: tuple[RunInfo, ...]
+    dtype: str
+    run_dtype: str
+    is_sorted: bool
+    context: int
+    packing: str
+    pad: int | None
+
+
+def store_shards(
+    out: str,
+    plan: TokenPlan,
+    runs: Sequence[RunInfo],
+    options: TokenOptions,
+    spec: TokenizerSpec,
+    *,
+    run_dtype: str,
+    is_sorted: bool,
+    durable: bool,
+) -> None:
+    """Write the table of shards and the table of documents left out."""
+    meta = {
+        "splits": list(plan.selection.names),
+        "thresholds": list(plan.selection.thresholds),
+        "runs": [asdict(run) for run in runs],
+        "dtype": plan.dtype,
+        "run_dtype": run_dtype,
+        "is_sorted": is_sorted,
+        "context": options.context,
+        "packing": options.packing,
+        "pad": spec.pad,
+    }
+    rows = [asdict(shard) for shard in plan.shards]
+    columns = [pa.array([row[name] for row in rows], kind) for name, kind in _SHARD_FIELDS.items()]
+    schema = pa.schema(list(_SHARD_FIELDS.items()), metadata={_META: json.dumps(meta).encode()})
+    dropped = np.ascontiguousarray(plan.selection.dropped)
+    dropped_schema = pa.schema([("hash", pa.uint64()), ("split", pa.uint64())])
+    dropped_columns = [pa.array(dropped[:, 0]), pa.array(dropped[:, 1])]
+    put_file(out, DROPPED, _encode(dropped_schema, dropped_columns), tag="plan", durable=durable)
+    put_file(out, SHARDS, _encode(schema, columns), tag="plan", durable=durable)
+
+
+def _encode(schema: Any, columns: list[Any]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _read(out: str, path: str) -> tuple[Any, dict[str, Any]]:
+    full = os.path.join(out, path)
+    try:
+        with pa.memory_map(os.fsencode(full)) as source:
+            reader = pa.ipc.open_file(source)
+            batch = reader.get_batch(0)
+            batch.validate(full=True)
+            meta = json.loads((reader.schema.metadata or {}).get(_META, b"{}"))
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise FormatError(
+            f"the stored plan {full} cannot be read: {error}",
+            hint="run the same command with --overwrite to plan and pack again",
+            where={"path": full},
+        ) from error
+    return batch, meta
+
+
+def load_shards(out: str) -> ShardPlan:
+    """The inverse of `store_shards`.
+
+    Raises:
+        FormatError: the plan is gone or damaged.
+    """
+    batch, meta = _read(out, SHARDS)
+    dropped, _ = _read(out, DROPPED)
+    rows = batch.to_pylist()
+    pairs = np.stack([dropped.column(name).to_numpy() for name in ("hash", "split")], axis=1)
+    return ShardPlan(
+        shards=tuple(TokenShard(**{**row, "blocks": tuple(row["blocks"])}) for row in rows),
+        selection=Selection(tuple(meta["splits"]), tuple(meta["thresholds"]), pairs),
+        runs=tuple(RunInfo(**run) for run in meta["runs"]),
+        dtype=meta["dtype"],
+        run_dtype=meta["run_dtype"],
+        is_sorted=meta["is_sorted"],
+        context=meta["context"],
+        packing=meta["packing"],
+        pad=meta["pad"],
+    )
+
+
+def store_inputs(out: str, files: Sequence[InputFile], *, durable: bool) -> None:
+    """Write the list of source files with their guards."""
+    schema = pa.schema(
+        [
+            ("root", pa.string()),
+            ("path", pa.binary()),
+            ("size", pa.int64()),
+            ("mtime_ns", pa.int64()),
+            ("kind", pa.string()),
+            ("compression", pa.string()),
+        ]
+    )
+    columns = [pa.array([getattr(file, field.name) for file in files], field.type) for field in schema]
+    put_file(out, INPUTS, _encode(schema, columns), tag="plan", durable=durable)
+
+
+def load_inputs(out: str) -> list[InputFile]:
+    """The inverse of `store_inputs`."""
+    batch, _ = _read(out, INPUTS)
+    return [InputFile(**row) for row in batch.to_pylist()]
