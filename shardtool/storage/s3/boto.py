@@ -100,13 +100,19 @@ class Boto3Engine:
         """Newer credentials; botocore follows a bucket to its region by itself."""
         if code not in EXPIRED or not self.chain.renew(self.chain.current()):
             return False
-        with self._lock:
-            self._client = None
+        self.close()
         return True
 
     def endpoint(self, bucket: str) -> str:
         """For messages."""
         return str(self._current().meta.endpoint_url)
+
+    def close(self) -> None:
+        """Close idle connections; the next request makes another client."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def _current(self) -> Any:
         with self._lock:

@@ -135,12 +135,18 @@ def client_for(settings: S3Settings) -> S3Client:
 
 
 def forget_clients() -> None:
-    """Let the next request begin anew, with the credentials and settings of then. In a child after a fork, too:
-    connections and locks belong to the parent there.
-    """
+    """Let the next request begin anew, with the credentials and the environment of then."""
+    while _clients:
+        _clients.popitem()[1].engine.close()
+
+
+def _begin_in_child() -> None:
+    """After a fork: connections, locks and runtimes belong to the parent; nothing is touched, not even freed."""
     global _clients_lock
     _clients_lock = threading.Lock()
+    _abandoned.append(dict(_clients))
     _clients.clear()
 
 
-os.register_at_fork(after_in_child=forget_clients)
+_abandoned: list[dict[S3Settings, S3Client]] = []
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -55,6 +55,11 @@ class RoutedEngine:
         """For messages."""
         return self._route(bucket).endpoint(bucket)
 
+    def close(self) -> None:
+        """Close idle connections."""
+        for engine in {id(engine): engine for engine in (self._thin, *self._routes.values())}.values():
+            engine.close()
+
     def _route(self, bucket: str) -> Engine:
         found = self._routes.get(bucket)
         if found is None:

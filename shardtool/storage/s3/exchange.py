@@ -82,3 +82,6 @@ class Engine(Protocol):
 
     def endpoint(self, bucket: str) -> str:
         """Where requests for `bucket` go, for messages."""
+
+    def close(self) -> None:
+        """Close idle connections; the engine goes on to work."""

@@ -81,6 +81,11 @@ class FastEngine:
         """For messages."""
         return self._thin.endpoint(bucket)
 
+    def close(self) -> None:
+        """Close idle connections."""
+        self._stores.clear()
+        self._thin.close()
+
     def _options(self, request: Request) -> dict[str, Any] | None:
         """What obstore is asked; None where the thin engine does it."""
         key, rest = request.key, {name: value for name, value in request.headers.items() if name != "if-match"}

@@ -74,6 +74,10 @@ class ThinEngine:
         """For messages."""
         return self.address(bucket).url
 
+    def close(self) -> None:
+        """Close idle connections."""
+        self._connections.close()
+
     def region(self, bucket: str) -> str:
         """What requests for `bucket` are signed for."""
         return self._regions.get(bucket) or self.chain.region()
