@@ -25,18 +25,26 @@ SPLIT_ALIASES = {
     "eval": "test",
     "evaluation": "test",
 }
+LOADER_NAMES = {"mds": ("shard.", 5), "litdata": ("chunk-0-", 1)}  # format: stem and least digits of a shard
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
-def shard_path(split: str, number: int, count: int, suffix: str, *, total: int) -> str:
+def shard_path(split: str, number: int, count: int, suffix: str, *, total: int, shard_format: str = "") -> str:
     """`data/train-00003-of-00008.tar`; in folders of 1,000 where the data set has more than 10,000 shards.
+
+    Loaders that want a folder a split get `data/train/shard.00003.mds`.
 
     Args:
         number: 0-based, inside the split.
         count: shards of the split.
         total: shards of the data set.
+        shard_format: name of the format.
     """
+    if shard_format in LOADER_NAMES:
+        stem, digits = LOADER_NAMES[shard_format]
+        folder = f"{DATA}/{split}/{number // FAN_OUT:03d}" if total > FAN_OUT_ABOVE else f"{DATA}/{split}"
+        return f"{folder}/{stem}{number:0{digits}d}{suffix}"
     digits = max(MIN_DIGITS, len(str(count)))
     folder = f"{DATA}/{split}-{number // FAN_OUT:03d}" if total > FAN_OUT_ABOVE else DATA
     return f"{folder}/{split}-{number:0{digits}d}-of-{count:0{digits}d}{suffix}"

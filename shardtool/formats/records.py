@@ -21,6 +21,7 @@ from shardtool.formats import ShardLayout
 from shardtool.formats.crc32c import crc32c_many, extend, masked
 
 if TYPE_CHECKING:
+    from shardtool.formats.contents import ContentCheck
     from shardtool.model import Int64Array, ShardRows, UInt64Array
     from shardtool.sources.reader import PartReader
 
@@ -53,6 +54,7 @@ class Records:
     part_offset: Int64Array  # int64[num_parts], ascending
     glue: Glue
     checked_from: int = -1  # a sample ends in the masked CRC-32C of all its bytes after so many; -1: it does not
+    contents: ContentCheck | None = None
 
     def layout(self) -> ShardLayout:
         """As other modules want it."""
@@ -73,7 +75,10 @@ def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out)
             first += 1
             continue
         base, low, high = int(start[first]), int(rows.part_start[first]), int(rows.part_start[last])
-        digests[low:high] = read.fill(low, high, (records.part_offset[low:high] - base).tolist(), slab)
+        places = (records.part_offset[low:high] - base).tolist()
+        digests[low:high] = read.fill(low, high, places, slab)
+        if records.contents is not None:
+            records.contents.look(low, places, slab)
         positions, values = records.glue(first, last)
         array[positions - base] = values
         if records.checked_from >= 0:
@@ -127,7 +132,8 @@ def _write_large(
         sink.write(data[done:until])
         done = until
         state = xxhash.xxh3_64()
-        for piece in read.stream(part, buffer):
+        pieces = read.stream(part, buffer)
+        for piece in records.contents.pieces(part, pieces) if records.contents is not None else pieces:
             state.update(piece)
             sink.write(piece)
         digests[part] = state.intdigest()

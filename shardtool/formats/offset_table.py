@@ -1,0 +1,177 @@
+"""Shards that begin with a table of offsets and hold rows of equal columns: what MDS and litData have in common.
+
+    u32 n | u32 offset[n + 1] | config | n samples;  a sample = u32 size of each column | the columns
+
+All integers are little-endian, offsets count from the beginning of the file. Columns are the part names of the whole
+plan, in byte order, with two more: `__key__`, and `__missing__` where some sample lacks a part: a JSON array of the
+names of the parts that it lacks, whose columns are empty.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardtool import columns
+from shardtool.errors import BadKey
+from shardtool.formats.records import Pieces, Records
+from shardtool.formats.tfrecord import refuse_names
+from shardtool.samples import keys_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardtool.formats import Column, Settings
+    from shardtool.formats.records import Bytes
+    from shardtool.manifest import Manifest, ManifestShard
+    from shardtool.model import Int64Array, SampleTable, ShardRows
+
+KEY, MISSING = b"__key__", b"__missing__"
+WORD = 4  # bytes of an offset or a size
+
+
+def column_names(settings: Settings) -> list[bytes]:
+    """All columns in the order of the file."""
+    special = [KEY] if all(column.is_required for column in settings.columns) else [KEY, MISSING]
+    return sorted([*special, *(column.name for column in settings.columns)])
+
+
+def check_names(table: SampleTable, settings: Settings, what: str) -> None:
+    """Keys and part names must be UTF-8.
+
+    Raises:
+        BadKey: some are not, or a part has the name of a column that is added.
+    """
+    refuse_names([column.name for column in settings.columns], (KEY, MISSING), f"{what} columns")
+    bad = [key for key in keys_of(table, np.arange(table.num_samples)) if not _is_utf8(key)]
+    if bad:
+        shown = "".join(f"\n  {key.decode('utf-8', 'backslashreplace')}" for key in bad[:5])
+        raise BadKey(
+            f"{len(bad):,} keys are not UTF-8, which {what} needs for its column of keys{shown}",
+            hint="--escape-names writes such bytes as %XX",
+        )
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def row_sizes(table: SampleTable, settings: Settings) -> Int64Array:
+    """int64[num_samples]: bytes of each sample with its offset, exact."""
+    missing = np.zeros(table.num_samples, np.int64)
+    optional = [column for column in settings.columns if not column.is_required]
+    if optional:
+        count = np.zeros(table.num_samples, np.int64)
+        for column in optional:
+            lacks = ~_has_part(table, column.name)
+            missing += np.where(lacks, len(_quoted(column.name)), 0)
+            count += lacks
+        missing += 2 + np.maximum(count - 1, 0)  # brackets and commas
+    columns_bytes = WORD * len(column_names(settings))
+    return WORD + columns_bytes + table.key_bytes + table.payload_bytes() + missing
+
+
+def _has_part(table: SampleTable, name: bytes) -> NDArray[np.bool_]:
+    found = np.zeros(table.num_samples, bool)
+    if name in table.part_names:
+        rows = np.flatnonzero(table.part_name == table.part_names.index(name))
+        found[np.searchsorted(table.part_start, rows, side="right") - 1] = True
+    for part in table.generated:
+        if part.name == name:
+            found |= part.codes >= 0
+    return found
+
+
+def _quoted(name: bytes) -> bytes:
+    return json.dumps(name.decode(), ensure_ascii=False).encode()
+
+
+def missing_text(names: list[bytes]) -> bytes:
+    """`__missing__` of a sample that lacks `names`."""
+    return b"[" + b",".join(map(_quoted, names)) + b"]"
+
+
+def records_of(rows: ShardRows, settings: Settings, config: bytes) -> Records:
+    """Where everything lies; follows from names and sizes alone."""
+    names = column_names(settings)
+    owners, code = rows.owners(), _codes(rows, names)
+    sizes = np.zeros((rows.num_samples, len(names)), np.int64)
+    sizes[owners, code] = rows.sizes
+    sizes[:, names.index(KEY)] = np.diff(columns.offsets_of(rows.keys))
+    pattern, texts = _patterns(owners, code, rows.num_samples, settings, names)
+    if MISSING in names:
+        sizes[:, names.index(MISSING)] = np.array([len(text) for text in texts], np.int64)[pattern]
+    head_bytes = WORD * (rows.num_samples + 2) + len(config)
+    ends = np.cumsum(sizes.sum(axis=1) + WORD * len(names))
+    start = np.concatenate([[0], ends]).astype(np.int64) + head_bytes
+    begins = start[:-1, None] + WORD * len(names) + np.cumsum(sizes, axis=1) - sizes
+
+    def glue(first: int, last: int) -> tuple[Int64Array, Bytes]:
+        pieces = Pieces()
+        table = np.ascontiguousarray(sizes[first:last], "<u4").view(np.uint8)
+        pieces.fixed(start[first:last], table.reshape(last - first, -1))
+        offsets, data = columns.buffers_of(rows.keys.slice(first, last - first))
+        pieces.ragged(begins[first:last, names.index(KEY)], np.diff(offsets), data[offsets[0] : offsets[-1]])
+        if MISSING in names:
+            column = names.index(MISSING)
+            joined = b"".join([texts[number] for number in pattern[first:last].tolist()])
+            pieces.ragged(begins[first:last, column], sizes[first:last, column], np.frombuffer(joined, np.uint8))
+        return pieces.all()
+
+    head = np.concatenate([[rows.num_samples], start]).astype("<u4").tobytes() + config
+    return Records(head, start, begins[owners, code], glue)
+
+
+def _codes(rows: ShardRows, names: list[bytes]) -> Int64Array:
+    """int64[num_parts]: column of each part."""
+    encoded = rows.names.dictionary_encode()
+    places = [names.index(name) for name in columns.to_list(encoded.dictionary)]
+    return np.array(places, np.int64)[encoded.indices.to_numpy()]
+
+
+def _patterns(
+    owners: Int64Array, code: Int64Array, num_samples: int, settings: Settings, names: list[bytes]
+) -> tuple[Int64Array, list[bytes]]:
+    """(pattern of each sample, text of each pattern): which optional columns a sample lacks."""
+    optional = [names.index(column.name) for column in settings.columns if not column.is_required]
+    if not optional:
+        return np.zeros(num_samples, np.int64), [b"[]"]
+    lacks = np.ones((num_samples, len(names)), bool)
+    lacks[owners, code] = False
+    found, pattern = np.unique(lacks[:, optional], axis=0, return_inverse=True)
+    texts = [missing_text([names[optional[place]] for place in np.flatnonzero(row)]) for row in found]
+    return pattern.reshape(-1), texts
+
+
+def shards_by_split(manifest: Manifest) -> dict[str, list[ManifestShard]]:
+    """{split: its shards}, in the order of the manifest."""
+    found: dict[str, list[ManifestShard]] = {}
+    for shard in manifest.shards:
+        found.setdefault(shard.split, []).append(shard)
+    return found
+
+
+def below_split(path: str) -> str:
+    """Path of a shard below the folder of its split, `data/train`."""
+    return path.split("/", 2)[2]
+
+
+def json_file(document: Any) -> bytes:
+    """An index file of a loader: keys sorted, one line."""
+    return (json.dumps(document, sort_keys=True) + "\n").encode()
+
+
+def kind_of(column: Column) -> str:
+    """Kind of a column as readers get it: numbers that some samples lack are texts, since none is an empty text."""
+    return "string" if column.kind == "int64" and not column.is_required else column.kind
+
+
+def reader_kinds(settings: Settings) -> dict[bytes, str]:
+    """{part name: kind}."""
+    return {column.name: kind_of(column) for column in settings.columns}
