@@ -29,6 +29,7 @@ _FIRST_DOT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # webdataset, datasets,
 _WIDS = re.compile(r"^((?:.*/)?.*?)(\..*)$")
 _META = re.compile(r"__[^/]*__($|/)")
 _NOT_IN_IDX = re.compile(r"[^\x21-\x7e]")
+_ENERGON_OWN = ("__key__", "__shard__", "__restore_key__", "__sources__")
 
 
 class Cut(NamedTuple):
@@ -98,7 +99,10 @@ def cut_energon(name: bytes) -> Cut | Loss:
     text = _text(name)
     if _META.match(text):
         return Loss("dropped", "the top folder or the name is __like_this__")
-    return _as_utf8(text, _first_dot(text), "its index holds text")
+    found = _first_dot(text)
+    if isinstance(found, Cut) and found.part in _ENERGON_OWN:
+        return Loss("rejected", "the part has the name of a field of its own")
+    return _as_utf8(text, found, "its index holds text")
 
 
 def cut_ray(name: bytes) -> Cut | Loss:
@@ -167,7 +171,7 @@ READERS = {
         Reader("energon", cut_energon, repeats="dropped", wants_unique=True),
         Reader("dali", cut_dali),
         Reader("wids", cut_wids, repeats="dropped"),
-        Reader("litdata", cut_litdata, repeats="dropped"),
+        Reader("litdata", cut_litdata, repeats="dropped", reserved=_OWN),
         Reader("tarp", cut_tarp, repeats="dropped"),
         Reader("ray", cut_ray, reserved=_OWN[:1]),
     )

@@ -12,7 +12,7 @@ Babel: TypeAlias = list[tuple[bytes, list[bytes]]]  # key and part names of each
 
 _FOLDERS = st.sampled_from([b"", b"a/", b"b/", b"d.v1/", b"__m__/", b"a/__m__/", b"_/", b"a b/", b"x" * 97 + b"/"])
 _STEMS = st.sampled_from([b"1", b"2", b"img", b"__x", b"__y__", b"a b", b"\xc3\xa4", b"\xff", b"q\\r", b"n\nm", b"U"])
-_PARTS = st.sampled_from([b"txt", b"TXT", b"seg.png", b"jpg", b"JPG", b"x__", b"a b", b"\xc3\x84", b"__key__", b"cls"])
+_PARTS = st.sampled_from([b"txt", b"TXT", b"seg.png", b"jpg", b"JPG", b"x__", b"a b", b"\xc3\x84", b"__key__", b"dat"])
 _KEYS = st.builds(lambda folder, stem: folder + stem, _FOLDERS, _STEMS)
 SAMPLES: st.SearchStrategy[Babel] = st.lists(
     st.tuples(_KEYS, st.lists(_PARTS, min_size=1, max_size=3, unique=True)),

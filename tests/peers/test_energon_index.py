@@ -1,0 +1,125 @@
+"""Megatron-Energon accepts the folder as it is, and its readers find every byte; the rules of `--compat energon`."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from babel import SAMPLES, Babel, packed
+from emitted import is_as_packed, packed_with, real_corpus, samples_of, some_tree, verdict_of
+from hypothesis import given, settings
+from megatron.energon import DefaultTaskEncoder, TextSample, WorkerConfig, get_loader, get_train_dataset
+from megatron.energon.epathlib import EPath
+from megatron.energon.flavors.webdataset.itar_reader import ShardInfosITarReader, SqliteITarEntryReader
+from megatron.energon.flavors.webdataset.metadata import WebdatasetMeta
+from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator
+from megatron.energon.flavors.webdataset.structs import FilteredSample
+
+ENERGON = str(Path(sys.executable).parent / "energon")
+OWN = set(FilteredSample.__annotations__)  # FilteredSample(**parts, __key__=...) stops at a part with such a name
+SPLITS = "train=0.7,validation=0.3"
+Samples = dict[str, dict[str, bytes]]
+
+
+def by_offset(out: str, split: str) -> Samples:
+    """All samples of a split by the `.tar.idx` files."""
+    meta = WebdatasetMeta.from_config(EPath(out), split_part=split)
+    reader = ShardInfosITarReader(EPath(out), meta.shards)
+    return dict(_plain(reader[number]) for number in range(len(reader)))
+
+
+def by_key(out: str, keys: list[str]) -> Samples:
+    """Samples by index.sqlite."""
+    reader = SqliteITarEntryReader(EPath(out))
+    assert len(reader) == len(keys)
+    return dict(_plain(reader[key]) for key in keys)
+
+
+def by_part(out: str, names: list[str]) -> dict[str, bytes]:
+    """Single parts by index.sqlite."""
+    reader = SqliteITarEntryReader(EPath(out), key_is_full_entryname=True)
+    return {name: reader[name][0] for name in names}
+
+
+def _plain(sample: dict[str, object]) -> tuple[str, dict[str, bytes]]:
+    parts = {name: value for name, value in sample.items() if not name.startswith("__")}
+    assert all(isinstance(value, bytes) for value in parts.values())
+    return str(sample["__key__"]), parts  # type: ignore[return-value]
+
+
+def test_its_readers_find_every_byte(tmp_path: Path) -> None:
+    out = packed_with(tmp_path / "out", ["energon"], some_tree(tmp_path / "in"), samples_per_shard=1, split=SPLITS)
+    assert by_offset(out, "train") == samples_of(out, "train")
+    assert by_offset(out, "val") == samples_of(out, "validation")
+    wanted = samples_of(out)
+    assert by_key(out, list(wanted)) == wanted
+    members = {f"{key}.{part}": content for key, parts in wanted.items() for part, content in parts.items()}
+    assert by_part(out, list(members)) == members
+
+
+def test_a_real_corpus_reads_whole(tmp_path: Path) -> None:
+    out = real_corpus(tmp_path / "out", ["energon"])
+    wanted = samples_of(out)
+    assert by_offset(out, "train") == wanted == by_key(out, list(wanted))
+
+
+@pytest.mark.parametrize("command", ["info", "lint"])
+def test_its_own_tools_have_no_complaint(command: str, tmp_path: Path) -> None:
+    out = packed_with(tmp_path / "out", ["energon"], shard_size=60_000, split=SPLITS)
+    done = subprocess.run([ENERGON, command, out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    if command == "info":
+        assert "64 samples" in done.stdout
+        assert "`train`: 70%, 45 samples" in done.stdout
+
+
+class Keys(DefaultTaskEncoder):  # type: ignore[misc]
+    """Gives the key and text of each sample, undecoded."""
+
+    decoder = None
+
+    def batch(self, samples: list[TextSample]) -> list[tuple[str, bytes]]:
+        return [(sample.__key__, sample.text) for sample in samples]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_its_loader_gives_each_sample_of_an_epoch_once(tmp_path: Path) -> None:
+    out = packed_with(tmp_path / "out", ["energon"], some_tree(tmp_path / "in"), samples_per_shard=1)
+    dataset = get_train_dataset(
+        out,
+        worker_config=WorkerConfig(rank=0, world_size=1, num_workers=0),
+        batch_size=1,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        repeat=False,
+        task_encoder=Keys(),
+    )
+    found = [tuple(pair) for batch in get_loader(dataset) for pair in batch]
+    assert sorted(found) == sorted((key, parts["txt"]) for key, parts in samples_of(out).items())
+
+
+def read(samples: Babel) -> list[tuple[str, set[str]]] | None:
+    with tarfile.open(fileobj=io.BytesIO(packed(samples))) as archive:
+        rows = [(key, part) for _, key, part in WebdatasetPreparator._iter_tar_sample_members(archive)]
+    if OWN & {part for _, part in rows}:
+        return None
+    try:
+        "".join(key + part for key, part in rows).encode()
+    except UnicodeEncodeError:
+        return None
+    found: list[tuple[str, set[str]]] = []
+    for key, part in rows:
+        if not found or found[-1][0] != key:
+            found.append((key, set()))
+        found[-1][1].add(part)
+    return found
+
+
+@settings(max_examples=300, deadline=None)
+@given(SAMPLES)
+def test_samples_come_as_packed_where_and_only_where_nothing_is_found(samples: Babel) -> None:
+    assert is_as_packed(samples, read(samples)) == verdict_of("energon", samples).is_clean
