@@ -11,6 +11,7 @@ from shardtool.plan import PlanOptions
 
 if TYPE_CHECKING:
     from shardtool.build import PackRequest
+    from shardtool.token_options import TokenOptions
 
 _SAME_NAME = (
     "format",
@@ -49,7 +50,14 @@ def plan_options(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOption
         inventory=_inventory_place(chosen.get("inventory")),
         source=chosen.get("source", "files"),
         key_column=chosen.get("key_column") or "",
+        tokens=_tokens(chosen),
     )
+
+
+def _tokens(chosen: dict[str, Any]) -> TokenOptions | None:
+    from shardtool.cli.token_options import chosen_tokens
+
+    return chosen_tokens(chosen)
 
 
 def _list_place(place: str | None) -> str:

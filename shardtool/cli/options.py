@@ -54,7 +54,7 @@ __all__ = [
 F = TypeVar("F", bound="Callable[..., Any]")
 
 SHARD_SIZE_BYTES = 256 << 20  # default of --shard-size for tar
-TAR_SLIPS = {"webdataset": "tar", "wds": "tar", "webdatset": "tar"}
+TAR_SLIPS = {"webdataset": "tar", "wds": "tar", "webdatset": "tar", "megatron": "bin", "idx": "bin", "tokens": "bin"}
 
 OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {}
 
@@ -201,7 +201,7 @@ SHARDS = (
     _define(
         "Shards",
         "--format",
-        type=DidYouMeanChoice(("tar",), TAR_SLIPS),
+        type=DidYouMeanChoice(("tar", "bin"), TAR_SLIPS),
         default="tar",
         show_default=True,
         help="Container of the shards.",
@@ -211,7 +211,7 @@ SHARDS = (
         "--shard-size",
         type=SizeType(),
         metavar="SIZE",
-        help="No shard is larger, headers and padding counted. [default: 256MiB]",
+        help="No shard is larger, headers and padding counted. [default: 256MiB, bin 10GB]",
     ),
     _define(
         "Shards",

@@ -18,14 +18,16 @@ from shardtool.cli.options import (
     shard_options,
     source_options,
 )
+from shardtool.cli.token_options import token_options
 from shardtool.errors import Incomplete, UsageProblem
 from shardtool.units import plural
 
-DECIDED = ("Source", "Grouping", "Shards", "Order")  # sections of options that a stored plan has settled
+DECIDED = ("Source", "Grouping", "Shards", "Tokens", "Order")  # sections of options that a stored plan has settled
 
 
 if TYPE_CHECKING:
     from shardtool.build import PackResult
+    from shardtool.manifest import Manifest
 
 
 @click.command(
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 @source_options
 @grouping_options
 @shard_options
+@token_options
 @running_options
 @options("dry-run", "world-size", "loader-workers")
 @output_options
@@ -69,6 +72,8 @@ def run_pack(output: Output, sources: tuple[str, ...], out: str, chosen: dict[st
 
         request = pack_request(sources, out, plan_options(sources, chosen), chosen)
         result = build(request, pool, LocalExecutor(pool, may_grow=not chosen["workers"]), output)
+    if chosen.get("emit") and result.manifest is not None:
+        _emit(output, out, result.manifest, chosen["emit"])
     output.result(result.document(out), pack_text(result, out), brief=out)
     for line in next_steps(result, out):
         output.hint(line)
@@ -101,6 +106,17 @@ def _check_needs_no_source(out: str) -> None:
             hint=f"leave it out, or name the source: shardtool pack SRC {out} {typed[0]} ...",
             where={"option": typed[0]},
         )
+
+
+def _emit(output: Output, out: str, manifest: Manifest, names: tuple[str, ...]) -> None:
+    """Offer the data set in the layouts of other trainers, too."""
+    from shardtool.dialects import prepare
+    from shardtool.emitted import write_emissions
+    from shardtool.reading import Dataset
+
+    with Dataset(out, manifest) as dataset:
+        for one in write_emissions(out, prepare(dataset, names)):
+            output.step("emit", f"{one.emission.dialect}: {plural(len(one.files), 'file')}")
 
 
 def _again(result: PackResult) -> str:

@@ -17,12 +17,14 @@ from shardtool.cli.options import (
     shard_options,
     source_options,
 )
+from shardtool.cli.token_options import token_options
 from shardtool.errors import Incomplete, PlanMismatch, UsageProblem
 
 if TYPE_CHECKING:
     from shardtool.plan_file import StoredPlan
     from shardtool.prepare import Prepared
     from shardtool.report.plan import PlanReport
+    from shardtool.tokens.estimate import Estimate
 
 
 @click.command(
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 @source_options
 @grouping_options
 @shard_options
+@token_options
 @click.option(
     "--write",
     is_flag=True,
@@ -68,7 +71,7 @@ def show_plan(
     *,
     write: bool = False,
     compat: tuple[str, ...] = (),
-) -> Prepared:
+) -> Prepared | Estimate:
     """Plan, say what the plan is and costs, and with `write` store it in `out`.
 
     With `compat`, say also what these readers would make of the samples.
@@ -83,6 +86,10 @@ def show_plan(
             f"{out} alone: a dry run plans from the source",
             hint=f"shardtool status {out} tells how far a stored plan is",
         )
+    if chosen["format"] == "bin":
+        from shardtool.cli.token_plan import show_token_plan
+
+        return show_token_plan(output, sources, out, chosen, write=write)
     from shardtool.destination import state_of
     from shardtool.executors.local import PRELOAD, workers_for
     from shardtool.plan_file import plan_identity

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardtool.build import tally_lines
@@ -22,7 +22,7 @@ from shardtool.plan_file import PLAN_JSON, Ledger, StoredPlan, encode_plan, load
 from shardtool.receipts import read_receipts, valid_receipts
 from shardtool.storage import is_remote
 from shardtool.storage.local import put_file
-from shardtool.tokens.inputs import BATCH_BYTES, Inputs, cut_tasks, find_inputs
+from shardtool.tokens.inputs import Inputs, cut_tasks, find_inputs
 from shardtool.tokens.plan import TokenPlan, make_token_plan
 from shardtool.tokens.runs import FOLDER as PARTS
 from shardtool.tokens.runs import run_paths
@@ -33,11 +33,8 @@ from shardtool.units import format_range, plural
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shardtool.build import PackRequest, Say
     from shardtool.plan import PlanOptions
-    from shardtool.tokens.inputs import InputFile
 
 _PART_NAME = re.compile(r"(\.tmp-part-[0-9]+-.*)?[0-9]{6,}(-[0-9]{3,})?\.(bin|arrow|json)")
 PACKED_ALGORITHM = "xxh3-document/1"  # sequences made of documents in the order of their hashes
@@ -133,10 +130,13 @@ def decide(request: PackRequest, options: PlanOptions, pool: WorkerPool | None, 
     """Stage 1, and the decision of stage 2; nothing but part files is written."""
     check_options(options, request.out)
     inputs = find_inputs(request.sources, options, pool, on_error=request.on_error, null=request.null)
-    return _decide(request, options, inputs, pool, say)
+    return decide_for(request, options, inputs, pool, say)
 
 
-def _decide(request: PackRequest, options: PlanOptions, inputs: Inputs, pool: WorkerPool | None, say: Say) -> Decided:
+def decide_for(
+    request: PackRequest, options: PlanOptions, inputs: Inputs, pool: WorkerPool | None, say: Say
+) -> Decided:
+    """As `decide`, for inputs that are found already."""
     job = stage_job(request, options)
     tasks = cut_tasks(inputs.files)
     say.step("read", f"{plural(len(inputs.files), 'file')} in {plural(len(tasks), 'slice')}")
@@ -271,7 +271,7 @@ def _compare(request: PackRequest, stored: StoredPlan, pool: WorkerPool | None, 
     if not touched:
         return stored
     say.step("read", f"{plural(len(touched), 'file')} have another time: their documents are read again")
-    decided = _decide(request, stored.options, inputs, pool, say)
+    decided = decide_for(request, stored.options, inputs, pool, say)
     if decided.plan.plan_id == stored.plan_id:
         store_inputs(request.out, inputs.files, durable=request.durable)
         return stored
@@ -303,51 +303,6 @@ def _restage(request: PackRequest, stored: StoredPlan, pool: WorkerPool | None, 
             hint="write to a new folder, or replace it with --overwrite",
             where={"path": out},
         )
-
-
-def estimate(request: PackRequest, pool: WorkerPool | None) -> dict[str, Any]:
-    """What packing would give, from a sample of about 16 MiB of the source; only a temp folder is written to."""
-    import tempfile
-
-    check_options(request.options, request.out)
-    inputs = find_inputs(request.sources, request.options, pool, on_error=request.on_error, null=request.null)
-    files = _sample(inputs.files)
-    with tempfile.TemporaryDirectory(prefix="shardtool-") as folder:
-        sampled = replace(inputs, files=tuple(files))
-        decided = _decide(replace(request, out=folder, durable=False), request.options, sampled, pool, _Silence())
-    share = sum(file.size for file in files) / max(inputs.num_bytes, 1)
-    return {"inputs": inputs, "decided": decided, "share": share}
-
-
-def _sample(files: Sequence[InputFile]) -> list[InputFile]:
-    """Files spread over the source, up to a batch of bytes; at least one."""
-    step = max(1, len(files) // 64)
-    chosen: list[InputFile] = []
-    size = 0
-    for file in files[::step]:
-        if chosen and size + file.size > BATCH_BYTES:
-            continue
-        chosen.append(file)
-        size += file.size
-    return chosen
-
-
-class _Silence:
-    """Nothing is said while a sample is read."""
-
-    def step(self, verb: str, text: str) -> None:
-        pass
-
-    def warn(self, text: str) -> None:
-        pass
-
-    def progress(self, total_shards: int, total_bytes: int, total_samples: int) -> Any:
-        from contextlib import nullcontext
-
-        return nullcontext(self)
-
-    def advance(self, shards: int, nbytes: int, samples: int) -> None:
-        pass
 
 
 def remove_parts(out: str) -> None:
