@@ -9,7 +9,8 @@ import numpy as np
 
 from shardtool import cuts
 from shardtool.errors import PlanError, SampleTooLarge, UsageProblem
-from shardtool.formats import Settings, columns_of, get_format, parse_schema
+from shardtool.formats import MAX_SHARD_BYTES, MEDIA_FORMATS, Settings, columns_of, get_format, parse_schema
+from shardtool.formats.compression import settled
 from shardtool.model import ShardSpec, Tally
 from shardtool.names import shard_path
 from shardtool.samples import keys_of
@@ -150,6 +151,7 @@ def make_plan(table: SampleTable, options: PlanOptions) -> Plan:
     payload = table.payload_bytes()
     final = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
     specs = _specs(shard_format, final, bounds, sizes, payload)
+    _check_format_limit(shard_format.name, specs)
     return Plan(table, options, final, specs, failed, notices, shard_format.settings)
 
 
@@ -161,8 +163,10 @@ def format_for(table: SampleTable, options: PlanOptions) -> Format:
     """
     columns: tuple[Column, ...] = ()
     if get_format(options.format).has_schema:
-        columns = columns_of(table, parse_schema(options.schema))
-    return get_format(options.format, Settings(columns, options.compress))
+        columns = columns_of(table, parse_schema(options.schema), has_media=options.format in MEDIA_FORMATS)
+    elif options.schema:
+        raise UsageProblem(f"--schema is for formats with columns, and {options.format} has none", hint="leave it out")
+    return get_format(options.format, Settings(columns, settled(options.compress)))
 
 
 def global_order(table: SampleTable) -> Int64Array:
@@ -239,6 +243,18 @@ def _apply_oversize(
     return order, failed, (f"{text}: each gets a shard of its own",)
 
 
+def _check_format_limit(shard_format: str, specs: tuple[ShardSpec, ...]) -> None:
+    """Shards whose end the format's offsets do not reach would be broken for its readers."""
+    limit = MAX_SHARD_BYTES.get(shard_format, 0)
+    over = [spec for spec in specs if spec.num_bytes > limit] if limit else []
+    if over:
+        raise PlanError(
+            f"{len(over):,} {shard_format} shards would be larger than {limit:,} bytes, which its 32-bit offsets reach:"
+            f" {over[0].path} of {over[0].num_bytes:,} bytes, {over[0].num_samples:,} samples",
+            hint="--shard-size 256MiB makes smaller ones; for a single sample of that size, --format tar",
+        )
+
+
 def _cut_split(
     table: SampleTable, options: PlanOptions, shard_format: Format, rows: Int64Array, sizes: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
@@ -301,7 +317,9 @@ def _specs(
         count = len(cut) - 1
         for number in range(count):
             start, stop = base + int(cut[number]), base + int(cut[number + 1])
-            path = shard_path(split, number, count, shard_format.suffix, total=total)
+            path = shard_path(
+                split, number, count, shard_format.suffix, total=total, shard_format=shard_format.name
+            )
             num_bytes = int(loads[number]) + shard_format.shard_overhead(stop - start)
             specs.append(ShardSpec(split, path, start, stop, num_bytes, int(payloads[number])))
         base += int(cut[-1])

@@ -7,19 +7,22 @@ says so with an error that can be reported.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
+from shardtool.errors import CorruptShard
 from shardtool.hashing import FileDigest
+from shardtool.storage.files import open_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardtool.formats.frames import Frames
     from shardtool.model import Int64Array, UInt64Array
+    from shardtool.storage.files import Stream
 
 PIECE_BYTES = 1 << 20  # a multiple of 512: a tar header never straddles two pieces
 
@@ -35,7 +38,7 @@ class ShardDigests:
 def digest_shard(
     path: str, offsets: Int64Array, sizes: Int64Array, look: Callable[[int, memoryview], None] | None = None
 ) -> ShardDigests:
-    """Digests of the file `path` and of the parts at `offsets`, int64[num_parts], ascending and apart.
+    """Digests of the file or object `path` and of the parts at `offsets`, int64[num_parts], ascending and apart.
 
     Args:
         path: the shard file.
@@ -49,26 +52,82 @@ def digest_shard(
     walk = _Walk(offsets, sizes)
     buffer = memoryview(bytearray(PIECE_BYTES))
     base = 0
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        while size := _fill(fd, buffer):
+    with open_stream(path) as file:
+        while size := _fill(file, buffer):
             piece = buffer[:size]
             walk.file.update(piece)
             walk.take(base, piece)
             if look is not None:
                 look(base, piece)
             base += size
-    finally:
-        os.close(fd)
     return ShardDigests(walk.file, walk.digests)
 
 
-def _fill(fd: int, buffer: memoryview) -> int:
+@dataclass(frozen=True)
+class FrameDigests(ShardDigests):
+    """Of a compressed shard, and of what it decompresses to; parts lie in that."""
+
+    raw_xxh3_128: str
+    bad_frames: list[int]  # that cannot be decompressed; taken as zeros
+
+
+def digest_frames(
+    path: str,
+    frames: Frames,
+    offsets: Int64Array,
+    sizes: Int64Array,
+    look: Callable[[int, memoryview], None] | None = None,
+) -> FrameDigests:
+    """As `digest_shard`, for a compressed shard: offsets and pieces are those of what it decompresses to.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    walk, whole = _Walk(offsets, sizes), xxhash.xxh3_128()
+    bad: list[int] = []
+    with open_stream(path) as file:
+        for frame in range(frames.num_frames):
+            data = bytearray(frames.offsets[frame + 1] - frames.offsets[frame])
+            data = data[: _fill(file, memoryview(data))]
+            walk.file.update(bytes(data))
+            raw = _decoded(frames, frame, bytes(data), bad)
+            whole.update(raw)
+            base, piece = frame * frames.frame_bytes, memoryview(raw)
+            walk.take(base, piece)
+            if look is not None:
+                look(base, piece)
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        while size := _fill(file, buffer):  # the seek table
+            walk.file.update(buffer[:size])
+    return FrameDigests(walk.file, walk.digests, whole.hexdigest(), bad)
+
+
+def _decoded(frames: Frames, frame: int, data: bytes, bad: list[int]) -> bytes:
+    try:
+        return frames.decode(frame, data)
+    except CorruptShard:
+        bad.append(frame)
+        return bytes(frames.raw_size(frame))
+
+
+def distinct_parts(offsets: Int64Array, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """(offsets, sizes, row of each part in them): each place once, ascending, as `digest_shard` wants them.
+
+    Links to other samples share a place; an empty part may begin where the next one does, and comes first.
+    """
+    order = np.lexsort((sizes, offsets))
+    first, size = offsets[order], sizes[order]
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (first[1:] != first[:-1]) | (size[1:] != size[:-1])
+    rows = np.empty(len(order), np.int64)
+    rows[order] = np.cumsum(is_new) - 1
+    return first[is_new], size[is_new], rows
+
+
+def _fill(file: Stream, buffer: memoryview) -> int:
     """Bytes read: all that `buffer` holds, fewer at the end of the file only."""
-    size = os.readv(fd, [buffer])
-    while 0 < size < len(buffer) and (more := os.readv(fd, [buffer[size:]])):
+    size = file.readinto(buffer)
+    while 0 < size < len(buffer) and (more := file.readinto(buffer[size:])):
         size += more
     return size
 

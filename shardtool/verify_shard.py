@@ -17,23 +17,30 @@ import xxhash
 
 from shardtool import columns
 from shardtool.bare_shards import FOREIGN_LAYOUT, differences, read_bare
-from shardtool.errors import ShardtoolError
+from shardtool.errors import CorruptShard, ShardtoolError
 from shardtool.formats import BYTES, ROWS, Settings, get_format
+from shardtool.formats.frames import Frames
 from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES
-from shardtool.hashing import BLOCK_BYTES
-from shardtool.index_file import extent_fault, open_index
+from shardtool.hashing import BLOCK_BYTES, digest_chunks
+from shardtool.index_file import decode_index, extent_fault, open_index
 from shardtool.model import ShardRows
 from shardtool.pack import part_totals
 from shardtool.reading import Dataset
 from shardtool.receipts import digest_of
 from shardtool.samples import member_names
-from shardtool.shard_digest import digest_shard
+from shardtool.shard_digest import FrameDigests, ShardDigests, digest_frames, digest_shard, distinct_parts
+from shardtool.storage import open_place
+from shardtool.storage.files import file_size, local_copy, open_stream
+from shardtool.units import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardtool.formats import Format
     from shardtool.index_file import ShardIndex
     from shardtool.manifest import ManifestShard
-    from shardtool.model import Int64Array, PartTotals, UInt64Array
+    from shardtool.model import FileRecord, Int64Array, PartTotals, UInt64Array
+    from shardtool.storage.base import Place
 
 PARTS_AT_ONCE = 1024
 MAX_FAULTS = 20  # of one kind in one shard; the rest is a number
@@ -96,7 +103,7 @@ def check_shard(job: VerifyJob, shard: int) -> ShardReport:
             elif index is not None:
                 _look_at_ends(job, report, index)
     except OSError as error:
-        _add(report, record, "unreadable", f"cannot be read: {error.strerror}")
+        _add(report, record, "unreadable", f"cannot be read: {error.strerror or error}")
     return report
 
 
@@ -126,26 +133,32 @@ def _trusted_index(job: VerifyJob, report: ShardReport) -> ShardIndex | None:
     if wanted is None:
         _add(report, record, "index", "has no index")
         return None
-    path = os.path.join(job.out, wanted.path)
     message, index = "", None
     try:
-        size = os.stat(path).st_size
-        if size != wanted.num_bytes:
-            message = f"{size:,} bytes where the manifest has {wanted.num_bytes:,}"
-        elif digest_of(path) != wanted.xxh3_128:
-            message = "its digest is not that of the manifest"
-        else:
-            index = open_index(path)
+        message, index = _read_index(open_place(job.out), wanted)
+        if index is not None:
             message = index_fault(index, record)
     except FileNotFoundError:
         message = "missing"
     except OSError as error:
-        message = f"cannot be read: {error.strerror}"
+        message = f"cannot be read: {error.strerror or error}"
     except ShardtoolError as error:
         message, index = f"damaged: {error.message}", None
     if message:
         report.faults.append(Fault("index", f"{wanted.path}: {message}", wanted.path, report.shard))
     return None if message else index
+
+
+def _read_index(place: Place, wanted: FileRecord) -> tuple[str, ShardIndex | None]:
+    """(what is wrong with the file, the index where nothing is); of a store the object itself, never a kept copy."""
+    path = place.shown(wanted.path)
+    data = None if place.is_local else place.read(wanted.path)
+    size = os.stat(path).st_size if data is None else len(data)
+    if size != wanted.num_bytes:
+        return f"{size:,} bytes where the manifest has {wanted.num_bytes:,}", None
+    if (digest_of(path) if data is None else digest_chunks([data])) != wanted.xxh3_128:
+        return "its digest is not that of the manifest", None
+    return "", open_index(path) if data is None else decode_index(data, path)
 
 
 def index_fault(index: ShardIndex, record: ManifestShard) -> str:
@@ -160,7 +173,12 @@ def index_fault(index: ShardIndex, record: ManifestShard) -> str:
         return f"{int(index.part_bytes.sum()):,} bytes of payload where the manifest has {record.payload_bytes:,}"
     if len(index.meta["blocks"]) != -(-file.num_bytes // BLOCK_BYTES):
         return f"{len(index.meta['blocks'])} block digests for {file.num_bytes:,} bytes"
-    return _part_fault(index) or extent_fault(index) or _layout_fault(index, file.num_bytes)
+    return (
+        _part_fault(index)
+        or extent_fault(index)
+        or _frames_fault(index, file.num_bytes)
+        or _layout_fault(index, file.num_bytes)
+    )
 
 
 def _part_fault(index: ShardIndex) -> str:
@@ -178,6 +196,16 @@ def _part_fault(index: ShardIndex) -> str:
     if len(np.unique(codes)) != index.num_parts:
         return "a sample has two parts of one name"
     return ""
+
+
+def _frames_fault(index: ShardIndex, num_bytes: int) -> str:
+    if "frames" not in index.meta:
+        return ""
+    try:
+        frames = Frames.from_meta(index.meta)
+    except CorruptShard as error:
+        return error.message
+    return "" if frames.offsets[-1] <= num_bytes else "its frames go beyond the end of the shard"
 
 
 def _layout_fault(index: ShardIndex, num_bytes: int) -> str:
@@ -207,7 +235,7 @@ def _has_its_size(job: VerifyJob, report: ShardReport, index: ShardIndex | None)
     record = job.shards[report.shard]
     path, wanted = os.path.join(job.out, record.path), record.files[0].num_bytes
     try:
-        size = os.stat(path).st_size
+        size = file_size(path)
     except FileNotFoundError:
         _add(report, record, "missing", "is missing")
         return False
@@ -238,8 +266,8 @@ def _look_at_ends(job: VerifyJob, report: ShardReport, index: ShardIndex) -> Non
     is_ours = index.meta["layout"] != FOREIGN_LAYOUT
     first, last = format_of(index).ends(rows, member_names(rows)) if is_ours else (b"", bytes(TRAILER_BYTES))
     offset = record.files[0].num_bytes - len(last)
-    with open(os.path.join(job.out, record.path), "rb", buffering=0) as file:
-        head, tail = os.pread(file.fileno(), len(first), 0), os.pread(file.fileno(), len(last), offset)
+    with open_stream(os.path.join(job.out, record.path)) as file:
+        head, tail = file.pread(len(first), 0), file.pread(len(last), offset)
     if head != first:
         _add(report, record, "structure", f"does not begin with {_shown(index, 0)}", offset=0, key=index.key(0))
     if tail != last:
@@ -253,33 +281,51 @@ def _read_all(job: VerifyJob, report: ShardReport, index: ShardIndex | None) -> 
         if digest_of(path) != wanted:
             _add(report, record, "altered", "its digest is not that of the manifest")
         return
-    if index.addressing == ROWS or "raw_bytes" in index.meta:
+    if index.addressing == ROWS:
         _read_rows(job, report, index)
         return
     is_ours = index.meta["layout"] != FOREIGN_LAYOUT
     check = format_of(index).structure(rows_of(index), index.part_offset.astype(np.int64)) if is_ours else None
-    places, firsts, rows = np.unique(index.part_offset.astype(np.int64), return_index=True, return_inverse=True)
-    found = digest_shard(path, places, index.part_bytes.astype(np.int64)[firsts], check.look if check else None)
-    is_same = found.file.hexdigest() == wanted
-    differing = found.parts[rows] != index.part_xxh3_64
-    bad_headers = check.bad_parts(path) if check else []
-    if not is_same:
-        _report_altered(report, record, index, np.flatnonzero(differing), bad_headers)
+    found, differing = _digests(path, index, check.look if check else None)
+    bad_headers = check.bad_parts("" if isinstance(found, FrameDigests) else path) if check else []
+    if found.file.hexdigest() != wanted:
+        if isinstance(found, FrameDigests):
+            _report_frames(report, record, index, found)
+        else:
+            _report_altered(report, record, index, np.flatnonzero(differing), bad_headers)
         if not report.faults:
             _report_blocks(report, record, index, found.file.blocks())
-        return
-    problem = ""
-    if differing.any():
-        problem = f"the digest of {_member(index, int(np.argmax(differing)))} is not that of its bytes"
-    elif bad_headers:
-        problem = f"the header of {_member(index, bad_headers[0])} is another one in the shard"
-    elif found.file.blocks() != index.block_digests:
-        problem = "its block digests are not those of the shard"
-    elif not is_ours:
-        problem = differences(read_bare(path), index)
-    if problem:
+    elif problem := _index_problem(path, record, index, found, differing, bad_headers):
         index_path = record.index.path if record.index else ""
         report.faults.append(Fault("index", f"{index_path}: {problem}", index_path, report.shard))
+
+
+def _digests(path: str, index: ShardIndex, look: Callable[[int, memoryview], None] | None) -> tuple[ShardDigests, Any]:
+    """(digests of the shard, bool[num_parts]: those that are not as in the index)."""
+    offsets, sizes, rows = distinct_parts(index.part_offset.astype(np.int64), index.part_bytes.astype(np.int64))
+    if "frames" in index.meta:
+        found: ShardDigests = digest_frames(path, Frames.from_meta(index.meta), offsets, sizes, look)
+    else:
+        found = digest_shard(path, offsets, sizes, look)
+    return found, found.parts[rows] != index.part_xxh3_64
+
+
+def _index_problem(
+    path: str, record: ManifestShard, index: ShardIndex, found: ShardDigests, differing: Any, bad_headers: list[int]
+) -> str:
+    """What the index says wrongly of a shard that is as it was packed; "" where all agrees."""
+    if differing.any():
+        return f"the digest of {_member(index, int(np.argmax(differing)))} is not that of its bytes"
+    if bad_headers:
+        return f"the header of {_member(index, bad_headers[0])} is another one in the shard"
+    if found.file.blocks() != index.block_digests:
+        return "its block digests are not those of the shard"
+    if isinstance(found, FrameDigests) and (found.bad_frames or found.raw_xxh3_128 != record.raw_xxh3_128):
+        return "its frames do not decompress to the bytes that were packed"
+    if index.meta["layout"] != FOREIGN_LAYOUT:
+        return ""
+    with local_copy(path) as copy:
+        return differences(read_bare(copy), index)
 
 
 def _read_rows(job: VerifyJob, report: ShardReport, index: ShardIndex) -> None:
@@ -312,10 +358,12 @@ def _compare_parts(job: VerifyJob, report: ShardReport, index: ShardIndex) -> No
 def _report_altered(
     report: ShardReport, record: ManifestShard, index: ShardIndex, parts: Int64Array, headers_: list[int]
 ) -> None:
+    is_tar = index.meta["format"] == "tar"
     for row in headers_[:MAX_FAULTS]:
-        offset = int(index.part_offset[row]) - BLOCK
+        offset = int(index.part_offset[row]) - (BLOCK if is_tar else 0)
         sample = _owner(index, row)
-        message = f"the header of {_member(index, row)} at byte {offset:,} is damaged"
+        what = "header of" if is_tar else "record around"
+        message = f"the {what} {_member(index, row)} at byte {offset:,} is damaged"
         _add(report, record, "structure", message, offset=offset, key=index.key(sample))
     for row in parts[:MAX_FAULTS].tolist():
         offset, sample = int(index.part_offset[row]), _owner(index, row)
@@ -324,6 +372,22 @@ def _report_altered(
     rest = max(len(parts) - MAX_FAULTS, 0) + max(len(headers_) - MAX_FAULTS, 0)
     if rest:
         _add(report, record, "altered", f"and {rest:,} more parts are damaged")
+
+
+def _report_frames(report: ShardReport, record: ManifestShard, index: ShardIndex, found: FrameDigests) -> None:
+    """Damage in a compressed shard: the frames that cannot be decompressed, with the first sample in each."""
+    frames = Frames.from_meta(index.meta)
+    for frame in found.bad_frames[:MAX_FAULTS]:
+        base, offset = frame * frames.frame_bytes, frames.offsets[frame]
+        first = min(int(np.searchsorted(index.offset + index.num_bytes, base, side="right")), index.num_samples - 1)
+        last = max(int(np.searchsorted(index.offset, base + frames.raw_size(frame))) - 1, first)
+        message = (
+            f"the frame at byte {offset:,} is damaged, and with it {plural(last - first + 1, 'sample')}:"
+            f" #{first + 1:,} {_shown(index, first)} .. #{last + 1:,} {_shown(index, last)}"
+        )
+        _add(report, record, "altered", message, offset=offset, key=index.key(first))
+    if len(found.bad_frames) > MAX_FAULTS:
+        _add(report, record, "altered", f"and {len(found.bad_frames) - MAX_FAULTS:,} more frames are damaged")
 
 
 def _report_blocks(report: ShardReport, record: ManifestShard, index: ShardIndex, blocks: list[int]) -> None:

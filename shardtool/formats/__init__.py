@@ -23,8 +23,18 @@ if TYPE_CHECKING:
 FORMATS = {
     "tar": "shardtool.formats.tar:TarFormat",
     "bin": "shardtool.formats.bin:BinFormat",
+    "parquet": "shardtool.formats.parquet:ParquetFormat",
+    "arrow": "shardtool.formats.arrow:ArrowFormat",
+    "tfrecord": "shardtool.formats.tfrecord:TFRecordFormat",
+    "mds": "shardtool.formats.mds:MdsFormat",
+    "litdata": "shardtool.formats.litdata:LitDataFormat",
 }
-PARTS_READERS: dict[str, str] = {}  # of formats whose addressing is ROWS: called with (dataset, shard)
+MAX_SHARD_BYTES = {"mds": (1 << 32) - 1, "litdata": (1 << 32) - 1}  # their offsets have 32 bits
+PARTS_READERS = {  # of formats whose addressing is ROWS: called with (dataset, shard)
+    "parquet": "shardtool.formats.parquet:open_parts",
+    "arrow": "shardtool.formats.arrow:open_parts",
+}
+MEDIA_FORMATS = ("parquet", "arrow")  # whose columns can be images, audio and video
 
 BYTES = "bytes"  # a sample is a run of bytes of the shard, its parts lie inside it
 CELLS = "cells"  # a part is a run of bytes of the shard; the parts of a sample lie apart
@@ -36,7 +46,7 @@ class Column:
     """One part name over a whole plan, as formats with a schema see it."""
 
     name: bytes
-    kind: str  # "binary", "string" or "int64"
+    kind: str  # "binary", "string" or "int64"; in MEDIA_FORMATS also "image", "audio" or "video"
     is_required: bool  # every sample has it
 
 
@@ -172,8 +182,12 @@ def open_parts(dataset: Dataset, shard: int) -> PartsReader:
     return cast("PartsReader", getattr(import_module(module), name)(dataset, shard))
 
 
-def columns_of(table: SampleTable, schema: dict[str, str]) -> tuple[Column, ...]:
-    """The columns that the samples of a plan need: one a part name, by name."""
+def columns_of(table: SampleTable, schema: dict[str, str], *, has_media: bool = False) -> tuple[Column, ...]:
+    """The columns that the samples of a plan need: one a part name, by name.
+
+    Raises:
+        UsageProblem: `schema` names a part that no sample has, or a medium where the format has none.
+    """
     import numpy as np
 
     names = dict.fromkeys(table.part_names, 0)
@@ -183,22 +197,48 @@ def columns_of(table: SampleTable, schema: dict[str, str]) -> tuple[Column, ...]
     for part in table.generated:
         names[part.name] = names.get(part.name, 0) + int((part.codes >= 0).sum())
     used = sorted(name for name, count in names.items() if count)
-    kinds = column_kinds(used, schema)
+    _check_schema(schema, used, has_media=has_media)
+    kinds = column_kinds(used, schema, has_media=has_media)
     return tuple(Column(name, kind, names[name] == table.num_samples) for name, kind in zip(used, kinds, strict=True))
 
 
-def column_kinds(names: Sequence[bytes], schema: dict[str, str]) -> list[str]:
-    """Kind of each part name: as `schema` says, else by name: `cls` int64, text and JSON string, others binary."""
+def _check_schema(schema: dict[str, str], used: list[bytes], *, has_media: bool) -> None:
+    names = [_shown(name) for name in used]
+    for name, kind in schema.items():
+        if name not in names:
+            raise UsageProblem(f"--schema names {name!r}, which no sample has", hint=f"there are: {', '.join(names)}")
+        if kind in MEDIA and not has_media:
+            raise UsageProblem(
+                f"--schema {name}={kind}: only {' and '.join(MEDIA_FORMATS)} have columns of {kind}", hint="take binary"
+            )
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
+
+
+def column_kinds(names: Sequence[bytes], schema: dict[str, str], *, has_media: bool = False) -> list[str]:
+    """Kind of each part name: as `schema` says, else by name.
+
+    `cls` is int64, text and JSON string, pictures, sounds and films are media where the format has them, the rest is
+    binary.
+    """
     found = []
     for name in names:
-        shown = name.decode("utf-8", "backslashreplace")
-        last = shown.rpartition(".")[2].lower()
+        last = _shown(name).rpartition(".")[2].lower()
         default = "int64" if last in _NUMBERS else "string" if last in _TEXTS else "binary"
-        found.append(schema.get(shown, default))
+        if has_media:
+            default = next((kind for kind, suffixes in MEDIA.items() if last in suffixes), default)
+        found.append(schema.get(_shown(name), default))
     return found
 
 
-KINDS = ("binary", "string", "int64")
+MEDIA = {
+    "image": ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"),
+    "audio": ("wav", "flac", "mp3", "ogg", "opus", "m4a", "aac"),
+    "video": ("mp4", "webm", "mkv", "mov", "avi"),
+}
+KINDS = ("binary", "string", "int64", *MEDIA)
 
 
 def parse_schema(texts: Sequence[str]) -> dict[str, str]:

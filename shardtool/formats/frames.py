@@ -155,6 +155,14 @@ class FrameCache:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._tables: dict[int, Frames] = {}
+
+    def table(self, shard: int, meta: dict[str, Any]) -> Frames:
+        """The frames of a shard, by the metadata of its index; raises CorruptShard."""
+        found = self._tables.get(shard)
+        if found is None:
+            found = self._tables[shard] = Frames.from_meta(meta)
+        return found
 
     def read(self, shard: int, frames: Frames, offset: int, size: int, read_file: Callable[[int, int], bytes]) -> bytes:
         """Raw bytes [offset, offset + size) of a shard, which lies at `read_file(offset, size)`; fewer at its end.
@@ -170,6 +178,7 @@ class FrameCache:
     def clear(self) -> None:
         """Let go of all of them."""
         self._kept.clear()
+        self._tables.clear()
 
     def _frame(self, shard: int, frames: Frames, frame: int, read_file: Callable[[int, int], bytes]) -> bytes:
         found = self._kept.get((shard, frame))
@@ -181,6 +190,12 @@ class FrameCache:
         else:
             self._kept.move_to_end((shard, frame))
         return found
+
+
+def ends_of(raw_bytes: int) -> tuple[bytes, bytes]:
+    """(first, last bytes) of a compressed shard as far as its raw bytes tell them."""
+    count = -(-raw_bytes // FRAME_BYTES)
+    return zstandard.FRAME_HEADER, _FOOT.pack(count, 0, _SEEKABLE)
 
 
 def read_seek_table(tail: bytes) -> list[tuple[int, int]]:

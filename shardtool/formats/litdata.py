@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 
-_LEAF = {"type": None, "context": None, "children_spec": []}
+_LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 
 
 @dataclass(frozen=True)

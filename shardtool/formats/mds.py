@@ -16,7 +16,7 @@ import numpy as np
 
 from shardtool.formats import BYTES, Settings, ShardLayout, WrittenShard
 from shardtool.formats.contents import ContentCheck
-from shardtool.formats.frames import compressed
+from shardtool.formats.frames import compressed, ends_of
 from shardtool.formats.offset_table import (
     KEY,
     MISSING,
@@ -92,8 +92,9 @@ class MdsFormat:
         return RecordCheck(rows, self._records(rows))
 
     def ends(self, rows: ShardRows, members: list[bytes]) -> tuple[bytes, bytes]:
-        """Table of offsets and config; the end is payload."""
-        return (self._records(rows).head, b"") if self.settings.compress == "none" else (b"", b"")
+        """Table of offsets and config, the end is payload; of compressed shards what they all have."""
+        records = self._records(rows)
+        return (records.head, b"") if self.settings.compress == "none" else ends_of(int(records.start[-1]))
 
     def side_files(self, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
         """An index.json for each split."""

@@ -132,7 +132,8 @@ def _codes(rows: ShardRows, names: list[bytes]) -> Int64Array:
     """int64[num_parts]: column of each part."""
     encoded = rows.names.dictionary_encode()
     places = [names.index(name) for name in columns.to_list(encoded.dictionary)]
-    return np.array(places, np.int64)[encoded.indices.to_numpy()]
+    codes: Int64Array = np.array(places, np.int64)[encoded.indices.to_numpy()]
+    return codes
 
 
 def _patterns(

@@ -16,6 +16,7 @@ import xxhash
 
 from shardtool.errors import BadKey
 from shardtool.formats import BYTES, Settings, ShardLayout, WrittenShard
+from shardtool.formats.frames import compressed, ends_of
 from shardtool.formats.tar_header import (
     BLOCK,
     MAX_USTAR_SIZE,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.formats import StructureCheck
+    from shardtool.formats.records import Out
     from shardtool.manifest import Manifest
     from shardtool.model import Int64Array, SampleTable, ShardRows, UInt64Array
     from shardtool.sources.reader import PartReader
@@ -58,11 +60,15 @@ class TarFormat:
 
     settings: Settings = field(default_factory=Settings)
     name: str = "tar"
-    suffix: str = ".tar"
     layout: str = "tar/1"
     addressing: str = BYTES
     is_exact: bool = True
     has_schema: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """`.tar`, or `.tar.zst`."""
+        return ".tar" if self.settings.compress == "none" else ".tar.zst"
 
     def check(self, table: SampleTable) -> None:
         """Names that neither ustar nor pax can hold are refused.
@@ -110,7 +116,9 @@ class TarFormat:
         return HeaderCheck(rows, part_offset)
 
     def ends(self, rows: ShardRows, members: list[bytes]) -> tuple[bytes, bytes]:
-        """The first block, and the end-of-archive blocks."""
+        """The first block, and the end-of-archive blocks; of compressed shards what they all have."""
+        if self.settings.compress != "none":
+            return ends_of(int(layout_of(rows, members).member_start[-1]) + TRAILER_BYTES)
         size = rows.sizes[:1]
         first = extension(members[0], int(size[0])) or headers(members[:1], size).tobytes()
         return first[:BLOCK], bytes(TRAILER_BYTES)
@@ -127,9 +135,10 @@ class TarFormat:
         """
         layout = layout_of(rows, members)
         digests = np.zeros(rows.num_parts, np.uint64)
-        _write_members(rows, members, layout, read, out, _slab(), digests)
-        out.write(bytes(TRAILER_BYTES))
-        return WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests)
+        with compressed(out, self.settings.compress) as sink:
+            _write_members(rows, members, layout, read, sink, _slab(), digests)
+            sink.write(bytes(TRAILER_BYTES))
+        return sink.stamp(WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, digests))
 
 
 @cache
@@ -154,7 +163,7 @@ def _write_members(
     members: list[bytes],
     layout: TarLayout,
     read: PartReader,
-    out: ShardFile,
+    out: Out,
     slab: memoryview,
     digests: UInt64Array,
 ) -> None:
@@ -180,9 +189,7 @@ def _write_members(
         first = last
 
 
-def _write_large(
-    rows: ShardRows, members: list[bytes], part: int, read: PartReader, out: ShardFile, slab: memoryview
-) -> int:
+def _write_large(rows: ShardRows, members: list[bytes], part: int, read: PartReader, out: Out, slab: memoryview) -> int:
     """A member larger than the slab, in pieces; its xxh3_64."""
     size = int(rows.sizes[part])
     out.write(extension(members[part], size) + headers([members[part]], rows.sizes[part : part + 1]).tobytes())

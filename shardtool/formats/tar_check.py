@@ -5,7 +5,6 @@ Stricter than reading headers: a shard of ours has no freedom, so that each head
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from shardtool.formats.tar import layout_of
 from shardtool.formats.tar_header import BLOCK, extension, headers
 from shardtool.samples import member_names
+from shardtool.storage.files import open_stream
 
 if TYPE_CHECKING:
     from shardtool.model import Int64Array, ShardRows
@@ -45,12 +45,18 @@ class HeaderCheck:
             self._bad += (first + np.flatnonzero((found != wanted).any(axis=1))).tolist()
 
     def bad_parts(self, path: str) -> list[int]:
-        """Rows of the parts whose header is another one, or whose pax header in the file `path` is."""
+        """Rows of the parts whose header is another one, or whose pax header in the file `path` is.
+
+        With "" for `path`, where the shard is compressed, pax headers are left to the checksums of its frames.
+        """
         bad = set(self._bad)
-        with open(path, "rb", buffering=0) as file:
-            for row in np.flatnonzero(self._extra).tolist():
+        rows = np.flatnonzero(self._extra).tolist() if path else []
+        if not rows:
+            return sorted(bad)
+        with open_stream(path) as file:
+            for row in rows:
                 size = int(self._extra[row])
-                found = os.pread(file.fileno(), size, int(self._header[row]) - size)
+                found = file.pread(size, int(self._header[row]) - size)
                 if found != extension(self._members[row], int(self._sizes[row])):
                     bad.add(row)
         return sorted(bad)
