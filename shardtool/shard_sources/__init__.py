@@ -19,6 +19,7 @@ from shardtool.shard_sources.find import find_sources
 from shardtool.shard_sources.look import LOOKERS, look
 from shardtool.shard_sources.members import scan_result
 from shardtool.shard_sources.spool import SpoolJob, unpack
+from shardtool.storage import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,4 +95,4 @@ def _run(
 
 
 def _absolute(source: str) -> str:
-    return source if "://" in source else os.path.abspath(source)
+    return source if is_remote(source) else os.path.abspath(source)

@@ -14,6 +14,7 @@ from shardtool.formats import BYTES, CELLS
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.names import expand_braces
 from shardtool.reading import Dataset
+from shardtool.storage import is_remote, open_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,6 +66,8 @@ def find_sources(sources: Sequence[str]) -> list[SourceFile]:
 def _find(source: str) -> list[SourceFile]:
     if _is_dataset(source):
         return list(_shards_of(source))
+    if is_remote(source):
+        return [SourceFile(_remote_kind(url), url) for url in _objects(source)]
     if os.path.isdir(source):
         paths = sorted(_files_in(source), key=natural)
         if not paths:
@@ -81,27 +84,57 @@ def _find(source: str) -> list[SourceFile]:
 
 
 def _is_dataset(source: str) -> bool:
-    if "://" in source:
-        return True
+    if is_remote(source):
+        return not _suffix(source) and _has_manifest(source)
     with suppress(OSError):
         return os.path.exists(os.path.join(source, MANIFEST)) or os.path.basename(source) == MANIFEST
     return False
 
 
+def _has_manifest(url: str) -> bool:
+    try:
+        open_place(url.removesuffix("/" + MANIFEST)).stat(MANIFEST)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _shards_of(source: str) -> Iterator[SourceFile]:
-    folder = os.path.dirname(source) if os.path.basename(source) == MANIFEST else source
+    folder = source.removesuffix(MANIFEST).rstrip("/") or "." if source.endswith(MANIFEST) else source
     manifest = load_manifest(folder)
     losses = _losses(manifest.format)
     with Dataset.open(folder) as dataset:
         for number in range(dataset.num_shards):
             index = dataset.index(number)
-            is_direct = index.addressing in (BYTES, CELLS) and "raw_bytes" not in index.meta and "://" not in folder
+            is_direct = index.addressing in (BYTES, CELLS) and "raw_bytes" not in index.meta and not is_remote(folder)
             kind = "dataset" if is_direct else "dataset-stream"
             yield SourceFile(kind, dataset.shard_path(number), folder, number, losses)
 
 
 def _losses(shard_format: str) -> tuple[str, ...]:
     return ("token ids become parts of raw bytes",) if shard_format == "bin" else ()
+
+
+def _objects(source: str) -> list[str]:
+    """URLs of the objects meant by the URL of one, of a brace range, or of a prefix."""
+    urls = expand_braces(source)
+    if len(urls) > 1 or _suffix(source):
+        return urls
+    place = open_place(source)
+    urls = sorted((place.shown(stat.path) for stat in place.list() if _suffix(stat.path)), key=natural)
+    if not urls:
+        raise SourceNotFound(
+            f"{source} holds no data set, and no shards, archives or tables",
+            hint=f"shardtool pack {source} OUT packs objects as they are",
+            where={"path": source},
+        )
+    return urls
+
+
+def _remote_kind(url: str) -> str:
+    """Objects are read from their beginning to their end, plain tar, too."""
+    kind = _kind(url)
+    return "tar-stream" if kind == "tar" else kind
 
 
 def _files_in(folder: str) -> Iterator[str]:

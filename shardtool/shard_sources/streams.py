@@ -16,6 +16,7 @@ import os
 import tarfile
 import zipfile
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -28,9 +29,11 @@ from shardtool.keys import KeyRule
 from shardtool.model import Tally
 from shardtool.reading import Dataset
 from shardtool.shard_sources.cells import part_of
+from shardtool.storage import is_remote
+from shardtool.storage.stream import open_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardtool.shard_sources.find import SourceFile
 
@@ -70,8 +73,8 @@ def open_stream(file: SourceFile, key_column: str) -> Stream:
     if file.kind == "dataset-stream":
         return _dataset(file)
     ignored = Tally()
-    mtime_ns = os.stat(file.path).st_mtime_ns
-    if file.kind == "tar-stream":
+    mtime_ns = _mtime_ns(file.path)
+    if file.kind in ("tar", "tar-stream"):
         return Stream(_tar(file.path, ignored), mtime_ns, ignored=ignored)
     if file.kind == "zip":
         return Stream(_zip(file.path, ignored), mtime_ns, ignored=ignored)
@@ -85,7 +88,6 @@ def _dataset(file: SourceFile) -> Stream:
     dataset = Dataset.open(file.dataset)
     index, record = dataset.index(file.shard), dataset.manifest.shards[file.shard]
     labels, names = labels_of(dataset, index)
-    mtime_ns = 0 if "://" in file.path else os.stat(file.path).st_mtime_ns
 
     def parts() -> Iterator[Part]:
         with dataset:
@@ -97,27 +99,42 @@ def _dataset(file: SourceFile) -> Stream:
                     yield sample.key + b"." + name, data, -1 if labels is None else int(labels[row])
                 part += len(sample.parts)
 
-    return Stream(parts(), mtime_ns, record.split, names, is_dataset=True)
+    return Stream(parts(), _mtime_ns(file.path), record.split, names, is_dataset=True)
 
 
-def open_decompressed(path: str) -> IO[bytes]:
+def _mtime_ns(path: str) -> int:
+    """Guard of what is unpacked; 0 for objects, whose digests are the guards of their parts."""
+    return 0 if is_remote(path) else os.stat(path).st_mtime_ns
+
+
+@contextmanager
+def decompressed(path: str) -> Iterator[IO[bytes]]:
     """The bytes of a file behind its compression, which its suffix tells."""
-    name = path.lower()
-    if name.endswith((".gz", ".tgz")):
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    if name.endswith(".bz2"):
-        return cast("IO[bytes]", bz2.open(path, "rb"))
-    if name.endswith(".xz"):
-        return cast("IO[bytes]", lzma.open(path, "rb"))
-    file = open(path, "rb")  # noqa: SIM115 - whoever called closes what wraps it
-    if not name.endswith(".zst"):
-        return file
-    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=True)
+    suffix = path.lower().rpartition(".")[2]
+    with open_binary(path) as file:
+        if suffix not in _DECODERS:
+            yield file
+            return
+        with _DECODERS[suffix](file) as plain:
+            yield plain
+
+
+def _zstd(file: IO[bytes]) -> IO[bytes]:
+    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
     return io.BufferedReader(cast("io.RawIOBase", reader))
 
 
+_DECODERS: dict[str, Callable[[IO[bytes]], Any]] = {
+    "gz": lambda file: gzip.GzipFile(fileobj=file),
+    "tgz": lambda file: gzip.GzipFile(fileobj=file),
+    "bz2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+    "zst": _zstd,
+}
+
+
 def _tar(path: str, ignored: Tally) -> Iterator[Part]:
-    with open_decompressed(path) as data, tarfile.open(fileobj=data, mode="r|") as archive:
+    with decompressed(path) as data, tarfile.open(fileobj=data, mode="r|") as archive:
         for member in archive:
             name = os.fsencode(member.name)
             place = normal_name(name)
@@ -137,7 +154,7 @@ def _only_zeros(data: IO[bytes]) -> bool:
 
 
 def _zip(path: str, ignored: Tally) -> Iterator[Part]:
-    with zipfile.ZipFile(path) as archive:
+    with open_binary(path) as file, zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             name = member.filename.encode("utf-8", "surrogateescape")
             place = normal_name(name)
@@ -154,13 +171,13 @@ def _zip(path: str, ignored: Tally) -> Iterator[Part]:
 def _parquet(path: str) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path) as file:
+    with open_binary(path) as data, pq.ParquetFile(data) as file:
         for batch in file.iter_batches(ROWS_AT_ONCE):
             yield from batch.to_pylist()
 
 
 def _arrow(path: str) -> Iterator[dict[str, Any]]:
-    with pa.memory_map(os.fsencode(path)) as source:
+    with open_binary(path) as data, pa.PythonFile(data, mode="r") as source:
         try:
             file = pa.ipc.open_file(source)
             batches: Iterable[Any] = (file.get_batch(number) for number in range(file.num_record_batches))
@@ -173,7 +190,7 @@ def _arrow(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _jsonl(path: str) -> Iterator[dict[str, Any]]:
-    with open_decompressed(path) as data:
+    with decompressed(path) as data:
         for number, line in enumerate(data, 1):
             if not line.strip():
                 continue
@@ -185,7 +202,7 @@ def _jsonl(path: str) -> Iterator[dict[str, Any]]:
 
 def _csv(path: str) -> Iterator[dict[str, Any]]:
     delimiter = "\t" if path.lower().endswith(".tsv") else ","
-    with open(path, encoding="utf-8-sig", newline="") as text:
+    with io.TextIOWrapper(open_binary(path), encoding="utf-8-sig", newline="") as text:
         yield from csv.DictReader(text, delimiter=delimiter, strict=True)
 
 
