@@ -11,13 +11,15 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import PlanMismatch, SourceError
-from shardtool.index_file import open_index
+from shardtool.index_file import decode_index, open_index
 from shardtool.names import index_path
 from shardtool.plan import DEFAULT_SHARD_BYTES
 from shardtool.plan_file import plan_identity, read_rows
 from shardtool.plan_rows import shard_rows
 from shardtool.samples import member_names
 from shardtool.scan import absolute_root
+from shardtool.storage import open_place
+from shardtool.storage.files import exists
 from shardtool.units import show_size
 
 if TYPE_CHECKING:
@@ -168,10 +170,11 @@ def _compare_versions(
 
 def _packed_digests(out: str, stored: StoredPlan, shard: int, num_parts: int) -> Any:
     """xxh3_64 of each part as packed; None where the shard is not packed, or parts of it were left out."""
-    path = os.path.join(out, index_path(shard, len(stored.shards)))
-    if not os.path.exists(path):
+    place, path = open_place(out), index_path(shard, len(stored.shards))
+    if not exists(place, path):
         return None
-    index = open_index(path)
+    shown = place.shown(path)
+    index = open_index(shown) if place.is_local else decode_index(place.read(path), shown)
     return index.part_xxh3_64 if index.num_parts == num_parts else None
 
 

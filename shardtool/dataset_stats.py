@@ -6,7 +6,6 @@ Dataset --shard_columns(k)--> metrics.StatsAccumulator --> DatasetStats --docume
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from shardtool.errors import CorruptShard
 from shardtool.metrics import ShardColumns, StatsAccumulator
 from shardtool.overhead import add_causes, overhead_by_cause
 from shardtool.plan import PlanOptions, shard_limit
+from shardtool.storage import open_place
 
 if TYPE_CHECKING:
     from shardtool.manifest import Manifest
@@ -132,10 +132,10 @@ def label_names(dataset: Dataset) -> list[str]:
     record = dataset.manifest.labels
     if record is None:
         return []
-    path = os.path.join(dataset.path, record.path)
+    place = open_place(dataset.path)
+    path = place.shown(record.path)
     try:
-        with open(path, encoding="utf-8") as file:
-            return [str(name) for name in json.load(file)]
+        return [str(name) for name in json.loads(place.read(record.path))]
     except (OSError, ValueError, TypeError) as error:
         raise CorruptShard(
             f"{path} cannot be read: {error}",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,10 @@ import xxhash
 from shardtool import columns
 from shardtool.errors import AccessDenied, CorruptShard, SourceNotFound
 from shardtool.formats import BYTES, ROWS, open_parts
-from shardtool.index_file import open_index
+from shardtool.formats.frames import FrameCache
+from shardtool.index_cache import load_index
 from shardtool.manifest import MANIFEST, load_manifest
+from shardtool.storage import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,17 +64,28 @@ class Dataset:
         self._indexes: OrderedDict[int, ShardIndex] = OrderedDict()
         self._files: OrderedDict[int, int] = OrderedDict()
         self._row_readers: OrderedDict[int, PartsReader] = OrderedDict()
+        self._frames = FrameCache()
 
     @classmethod
-    def open(cls, path: str) -> Dataset:
-        """The data set in the folder `path`; its manifest.json may be named instead.
+    def open(cls, path: str, *, cache: str = "") -> Dataset:
+        """The data set at `path`, a folder or URL; its manifest.json may be named instead.
+
+        Args:
+            path: where it lies.
+            cache: a folder that `stage` filled with some or all of it; what is there is read there.
 
         Raises:
             SourceNotFound: no data set, or an unfinished one.
             FormatError: a damaged manifest.
+            PlanMismatch: the cache holds another data set.
         """
         folder = os.path.dirname(path) or "." if os.path.basename(path) == MANIFEST else path
-        return cls(folder, load_manifest(folder))
+        manifest = load_manifest(folder)
+        if cache or is_remote(folder):
+            from shardtool.reading_remote import RemoteDataset
+
+            return RemoteDataset(folder, manifest, cache)
+        return cls(folder, manifest)
 
     def __enter__(self) -> Dataset:
         return self
@@ -82,6 +96,7 @@ class Dataset:
     def close(self) -> None:
         """Close the files and let go of the indexes; whoever still holds one keeps its map."""
         self._indexes.clear()
+        self._frames.clear()
         while self._row_readers:
             self._row_readers.popitem()[1].close()
         while self._files:
@@ -176,7 +191,34 @@ class Dataset:
         return payloads
 
     def read_range(self, shard: int, offset: int, size: int) -> bytes:
-        """`size` bytes of the shard file from byte `offset` on.
+        """`size` bytes of shard k from byte `offset` on, in the terms of its index.
+
+        Raises:
+            CorruptShard: the shard ends before.
+        """
+        if self.manifest.shards[shard].raw_bytes and "frames" in self.index(shard).meta:
+            return self._read_frames(shard, offset, size)
+        return self.read_file(shard, offset, size)
+
+    def _read_frames(self, shard: int, offset: int, size: int) -> bytes:
+        """Out of what a compressed shard decompresses to."""
+        index = self.index(shard)
+        try:
+            frames = self._frames.table(shard, index.meta)
+            data = self._frames.read(shard, frames, offset, size, partial(self.read_file, shard))
+        except CorruptShard as error:
+            path = self.shard_path(shard)
+            raise CorruptShard(
+                error.message if path in error.message else f"{path}: {error.message}",
+                hint=f"shardtool verify {self.path} --deep tells what is damaged and how to repair it",
+                where={"path": path, "shard": shard, "offset": offset},
+            ) from error
+        if len(data) < size:
+            raise self._cut_short(shard, offset + len(data))
+        return data
+
+    def read_file(self, shard: int, offset: int, size: int) -> bytes:
+        """`size` bytes of the shard file as it lies there.
 
         Raises:
             CorruptShard: the file ends before.
@@ -232,12 +274,7 @@ class Dataset:
             payloads = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
             if check:
                 self._check(shard, index, low, payloads)
-        names = _shown_names(index.part_names.slice(low, high - low))
-        keys = columns.to_list(index.keys.slice(first, last - first))
-        labels = [None] * len(keys) if index.labels is None else index.labels[first:last].tolist()
-        bounds = (index.part_start[first : last + 1] - low).tolist()
-        for key, label, a, b in zip(keys, labels, bounds[:-1], bounds[1:], strict=True):
-            yield Sample(key, label, dict(zip(names[a:b], payloads[a:b], strict=True)))
+        yield from joined(index, first, last, payloads)
 
     def _check(self, shard: int, index: ShardIndex, low: int, payloads: list[bytes]) -> None:
         found = list(map(xxhash.xxh3_64_intdigest, payloads))
@@ -285,9 +322,10 @@ class Dataset:
             raise CorruptShard(f"{path} has no index", hint=hint, where=where)
         index_path = os.path.join(self.path, record.index.path)
         try:
-            index = open_index(index_path)
+            index = load_index(self.path, record.index)
         except OSError as error:
-            raise CorruptShard(f"{index_path} cannot be opened: {error.strerror}", hint=hint, where=where) from error
+            message = f"{index_path} cannot be opened: {error.strerror or error}"
+            raise CorruptShard(message, hint=hint, where=where) from error
         if index.meta["shard"]["xxh3_128"] != record.files[0].xxh3_128 or index.num_samples != record.num_samples:
             raise CorruptShard(f"{index_path} is not the index of {record.path}", hint=hint, where=where)
         return index
@@ -353,25 +391,36 @@ class Dataset:
         )
 
 
-def windows(index: ShardIndex, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of runs of samples that lie in at most WINDOW_BYTES, or of one sample that is larger."""
+def joined(index: ShardIndex, first: int, last: int, payloads: list[bytes]) -> Iterator[Sample]:
+    """Samples [first, last) from the payloads of all their parts, in the order of the index."""
+    low, high = int(index.part_start[first]), int(index.part_start[last])
+    names = _shown_names(index.part_names.slice(low, high - low))
+    keys = columns.to_list(index.keys.slice(first, last - first))
+    labels = [None] * len(keys) if index.labels is None else index.labels[first:last].tolist()
+    bounds = (index.part_start[first : last + 1] - low).tolist()
+    for key, label, a, b in zip(keys, labels, bounds[:-1], bounds[1:], strict=True):
+        yield Sample(key, label, dict(zip(names[a:b], payloads[a:b], strict=True)))
+
+
+def windows(index: ShardIndex, start: int, stop: int, window_bytes: int = WINDOW_BYTES) -> Iterator[tuple[int, int]]:
+    """(first, end) of runs of samples that lie in at most `window_bytes`, or of one sample that is larger."""
     if index.addressing != BYTES:
-        yield from _payload_windows(index, start, stop)
+        yield from _payload_windows(index, start, stop, window_bytes)
         return
     ends = index.offset + index.num_bytes
     while start < stop:
-        limit = int(index.offset[start]) + WINDOW_BYTES
+        limit = int(index.offset[start]) + window_bytes
         last = int(np.searchsorted(ends, np.uint64(limit), side="right"))
         last = min(max(last, start + 1), stop)
         yield start, last
         start = last
 
 
-def _payload_windows(index: ShardIndex, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _payload_windows(index: ShardIndex, start: int, stop: int, window_bytes: int) -> Iterator[tuple[int, int]]:
     """As `windows`, by the bytes of the parts, where samples are no runs of bytes."""
     ends = np.concatenate([[0], np.cumsum(index.part_bytes, dtype=np.int64)])[index.part_start]
     while start < stop:
-        last = int(np.searchsorted(ends, ends[start] + WINDOW_BYTES, side="right")) - 1
+        last = int(np.searchsorted(ends, ends[start] + window_bytes, side="right")) - 1
         last = min(max(last, start + 1), stop)
         yield start, last
         start = last

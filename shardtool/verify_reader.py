@@ -10,7 +10,8 @@ import xxhash
 
 from shardtool import columns
 from shardtool.formats.tar_samples import normal_name
-from shardtool.index_file import open_index
+from shardtool.index_cache import load_index
+from shardtool.storage.files import local_copy
 from shardtool.verify_shard import MAX_FAULTS, Fault
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def read_back(job: VerifyJob, shard: int) -> list[Fault]:
     record = job.shards[shard]
     if record.index is None:
         return []
-    index = open_index(os.path.join(job.out, record.index.path))
+    index = load_index(job.out, record.index)
     faults: list[Fault] = []
     number = -1
     try:
@@ -48,7 +49,7 @@ def read_back(job: VerifyJob, shard: int) -> list[Fault]:
 def _samples(path: str) -> Iterator[dict[str, Any]]:
     from webdataset.tariterators import group_by_keys, tar_file_expander
 
-    with warnings.catch_warnings(), open(path, "rb") as stream:
+    with local_copy(path) as copy, warnings.catch_warnings(), open(copy, "rb") as stream:
         warnings.simplefilter("ignore")
         yield from group_by_keys(tar_file_expander([{"url": path, "stream": stream}], handler=_raise), handler=_raise)
 
