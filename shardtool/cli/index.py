@@ -71,7 +71,7 @@ def command(
     emitted = _emit(result, emit, split_shards)
     document = result.document() | ({"emitted": [one.document() for one in emitted]} if emit else {})
     output.result(document, "\n".join([index_text(result), *map(emitted_text, emitted)]), brief=result.out)
-    if any(one.emission.needs_card for one in emitted) and not os.path.exists(os.path.join(result.out, "README.md")):
+    if any(one.emission.needs_card for one in emitted) and not _has_card(result.out):
         output.warn(
             "Hugging Face datasets takes the .idx files beside the shards for data, unless a card tells it otherwise:"
             f" shardtool index {result.out} --emit hf-card"
@@ -107,8 +107,15 @@ def _emit(result: RebuildResult, names: tuple[str, ...], split_shards: str) -> l
 
     if not names:
         return []
-    with Dataset(result.out, result.manifest) as dataset:
+    with Dataset.open(result.out) as dataset:
         return write_emissions(result.out, prepare(dataset, names, split_shards))
+
+
+def _has_card(out: str) -> bool:
+    from shardtool.storage import open_place
+    from shardtool.storage.files import exists
+
+    return exists(open_place(out), "README.md")
 
 
 def _is_ours(place: str) -> bool:

@@ -58,7 +58,7 @@ def emit(dataset: Dataset, shares: str = "") -> Emission:
         dataset,
         "energon",
         lambda name: not isinstance(READERS["energon"].cut(name), Cut),
-        "are not UTF-8, end in a field name of energon's, or lie in a folder __like_this__: it stops, or leaves them out",
+        "are not UTF-8, end in a field name of energon's, or lie in a folder __like_this__: it stops or skips them",
         "rename these files",
     )
     _check_unique(dataset)

@@ -1,17 +1,19 @@
 """`.nv-meta/index.sqlite`: where each sample and part lies, for energon's access by key.
 
-Built in a file of its own beside the final place and handed on in pieces: memory stays at SQLite's page cache. The
-bytes are the same for the same data set and version of SQLite.
+Built in a file of its own, beside the final place where that is a folder, and handed on in pieces: memory stays at
+SQLite's page cache. The bytes are the same for the same data set and version of SQLite.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from shardtool.columns import to_list
+from shardtool.storage import is_remote
 from shardtool.storage.local import sweep_temps, temp_name, write_errors
 
 if TYPE_CHECKING:
@@ -37,11 +39,19 @@ INDEXES = (
 
 def database(dataset: Dataset, shards: list[int]) -> Iterator[bytes]:
     """The bytes of the database over these shards; tar_file_id is the place in the list."""
+    if is_remote(dataset.path):
+        with tempfile.TemporaryDirectory(prefix="shardtool-") as folder:
+            yield from _built(os.path.join(folder, "index.sqlite"), dataset, shards)
+        return
     final = os.path.join(dataset.path, ".nv-meta", "index.sqlite")
     with write_errors(final):
         os.makedirs(os.path.dirname(final), exist_ok=True)
     sweep_temps(os.path.dirname(final), TAG)
-    path = temp_name(final, TAG)
+    yield from _built(temp_name(final, TAG), dataset, shards)
+
+
+def _built(path: str, dataset: Dataset, shards: list[int]) -> Iterator[bytes]:
+    """The database made at `path`, which is free again afterwards."""
     try:
         _build(path, dataset, shards)
         with open(path, "rb") as file:
