@@ -250,10 +250,8 @@ class VerifiedTable:
     def _append(self, path: str, row: _Row) -> None:
         document = {"path": path, "bytes": row.num_bytes, "mtime_ns": row.mtime_ns, "inode": row.inode}
         line = json.dumps({**document, "xxh3_128": row.xxh3_128}).encode()
-        with write_errors(self._target.table):
-            fd = os.open(self._target.table, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                os.write(fd, b"\n" + line + b"\n")  # the first ends a line that a crash cut short
-            finally:
-                os.close(fd)
+        with write_errors(self._target.table), open(self._target.table, "ab+", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            is_torn = end > 0 and os.pread(file.fileno(), 1, end - 1) != b"\n"  # by a crash
+            file.write(b"\n" * is_torn + line + b"\n")
         self._rows[path] = row
