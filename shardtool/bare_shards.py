@@ -5,6 +5,7 @@ A path, a glob, a brace range or a folder flows in; `BareShard` columns flow out
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import mmap
 import os
@@ -21,6 +22,8 @@ from shardtool.formats.tar_samples import ERROR_KINDS, group_members
 from shardtool.formats.tar_scan import scan_members
 from shardtool.model import ShardRows
 from shardtool.names import DATA, SPLIT_ALIASES, expand_braces
+from shardtool.storage import is_remote, open_place
+from shardtool.storage.files import exists, local_copy, split_file
 from shardtool.units import plural
 
 if TYPE_CHECKING:
@@ -82,20 +85,29 @@ class BareShard:
         return counts
 
 
-def read_bare(path: str) -> BareShard:
-    """What the tar `path` holds, by a strict walk over its headers; no payload is read.
+def read_bare(path: str, shown: str = "") -> BareShard:
+    """What the tar `path` holds, by a strict walk over its headers; no payload is read, but an object is copied whole.
+
+    Args:
+        path: of a file, or URL of an object.
+        shown: its name in messages, by default `path`.
 
     Raises:
         CorruptShard, FormatError: damage, or a member that is not supported, by name.
         UnknownFormat: compressed, or no tar at all.
     """
+    with local_copy(path) as copy:
+        return _read_bare(copy, shown or path)
+
+
+def _read_bare(path: str, shown: str) -> BareShard:
     size = os.stat(path).st_size
     with open(path, "rb") as file:
-        _refuse_compressed(path, file.read(8))
+        _refuse_compressed(shown, file.read(8))
         if size == 0:
-            scan_members(b"", path)
+            scan_members(b"", shown)
         # not closed here: an error's traceback may still hold a view of it
-        members = scan_members(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), path)
+        members = scan_members(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), shown)
     samples = group_members(members)
     rows = samples.rows
     first = members.header_offset[rows[samples.part_start[:-1]]] if len(rows) else np.zeros(0, np.int64)
@@ -185,7 +197,7 @@ def find_shards(places: Sequence[str]) -> list[str]:
         paths = _shards_at(place)
         if not paths:
             raise SourceNotFound(
-                f"{place} holds no {SUFFIX} shards" if os.path.exists(place) else f"{place} does not exist",
+                f"{place} holds no {SUFFIX} shards" if _is_there(place) else f"{place} does not exist",
                 hint="name a folder with shards, or shards: 'dir/train-{000..099}.tar'",
                 where={"path": place},
             )
@@ -193,7 +205,20 @@ def find_shards(places: Sequence[str]) -> list[str]:
     return list(found)
 
 
+def is_folder(place: str) -> bool:
+    """Whether `place` is a folder, or a prefix of objects."""
+    if not is_remote(place):
+        return os.path.isdir(place)
+    return not place.endswith(SUFFIX) and next(iter(open_place(place).list()), None) is not None
+
+
+def _is_there(place: str) -> bool:
+    return is_folder(place) if is_remote(place) else os.path.exists(place)
+
+
 def _shards_at(place: str) -> list[str]:
+    if is_remote(place):
+        return _objects_at(place)
     if os.path.isdir(place):
         top = os.path.join(place, DATA)
         inner = _tars_below(top) if os.path.isdir(top) else []
@@ -206,6 +231,30 @@ def _shards_at(place: str) -> list[str]:
     return (
         sorted((path for path in glob.glob(place) if os.path.isfile(path)), key=_natural) if _GLOB.search(place) else []
     )
+
+
+def _objects_at(url: str) -> list[str]:
+    """As `_shards_at`, of an object store: a glob is matched against what a listing tells."""
+    patterns = expand_braces(url)
+    if len(patterns) > 1:
+        return patterns
+    if url.endswith(SUFFIX) and not _GLOB.search(url):
+        place, name = split_file(url)
+        return [url] if exists(place, name) else []
+    if found := _GLOB.search(url):
+        top = url[: found.start()].rpartition("/")[0]
+        urls = [f"{top}/{stat.path}" for stat in open_place(top).list()]
+        return sorted((one for one in urls if _matches(one, url)), key=_natural)
+    place = open_place(url)
+    names = [stat.path for stat in place.list() if stat.path.endswith(SUFFIX)]
+    inner = [name for name in names if name.startswith(f"{DATA}/")]
+    chosen = inner or [name for name in names if "/" not in name]
+    return [place.shown(name) for name in sorted(chosen, key=lambda name: (os.path.dirname(name), _natural(name)))]
+
+
+def _matches(url: str, pattern: str) -> bool:
+    """As the shell would match: `*` stops at a slash."""
+    return url.count("/") == pattern.count("/") and fnmatch.fnmatchcase(url, pattern)
 
 
 def _tars_in(folder: str) -> Iterable[str]:

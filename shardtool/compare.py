@@ -11,7 +11,7 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import PlanMismatch, SourceError
-from shardtool.index_file import decode_index, open_index
+from shardtool.index_cache import read_index
 from shardtool.names import index_path
 from shardtool.plan import DEFAULT_SHARD_BYTES
 from shardtool.plan_file import plan_identity, read_rows
@@ -173,8 +173,7 @@ def _packed_digests(out: str, stored: StoredPlan, shard: int, num_parts: int) ->
     place, path = open_place(out), index_path(shard, len(stored.shards))
     if not exists(place, path):
         return None
-    shown = place.shown(path)
-    index = open_index(shown) if place.is_local else decode_index(place.read(path), shown)
+    index = read_index(out, path)
     return index.part_xxh3_64 if index.num_parts == num_parts else None
 
 

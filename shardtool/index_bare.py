@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shardtool.bare_shards import find_shards, read_bare, split_of
+from shardtool.bare_shards import find_shards, is_folder, read_bare, split_of
 from shardtool.destination import HARMLESS
 from shardtool.errors import DestinationError, DestinationExists, DuplicateKey, UsageProblem
 from shardtool.manifest import (
@@ -26,11 +26,13 @@ from shardtool.manifest import (
 )
 from shardtool.model import FileRecord
 from shardtool.names import DATA
-from shardtool.rebuild import RebuildResult, discard, put_in_place, run_bare
+from shardtool.rebuild import RebuildResult, discard, index_spool, put_in_place, run_bare
 from shardtool.rebuild_shard import BareJob
 from shardtool.receipts import digest_of
 from shardtool.repeats import find_repeats
-from shardtool.storage.local import put_file, sync_folder, write_errors
+from shardtool.storage import is_remote, open_place
+from shardtool.storage.files import absolute, exists
+from shardtool.storage.local import write_errors
 from shardtool.units import plural
 
 if TYPE_CHECKING:
@@ -59,31 +61,52 @@ def index_foreign(places: Sequence[str], pool: WorkerPool, say: Say, *, out: str
         DestinationExists: something else is in the way.
     """
     began = time.monotonic()
-    paths = [os.path.abspath(path) for path in find_shards(places)]
+    _check_places(places, out)
+    paths = [absolute(path) for path in find_shards(places)]
     paths.sort(key=lambda path: (_rank(split_of(path)), split_of(path)))
-    root = os.path.abspath(out) if out else _common_root(places, paths)
-    names = _link_names(root, paths) if out else [os.path.relpath(path, root) for path in paths]
+    root = absolute(out) if out else _common_root(places, paths)
+    names = _link_names(root, paths) if out else [_below(path, root) for path in paths]
     _check_destination(root, is_new=bool(out))
     labels = _labels(root)
-    job = BareJob(root, tuple(paths), tuple(names), {}, labels is not None)
-    results = run_bare(job, list(range(len(paths))), pool, say)
-    try:
-        _check_unique(paths, results)
-        if out:
-            _link(root, paths, names)
-    except BaseException:
-        discard(root, results)
-        raise
-    for result in results:
-        put_in_place(root, result)
+    with index_spool(root) as spool:
+        job = BareJob(root, tuple(paths), tuple(names), {}, labels is not None, spool)
+        results = run_bare(job, list(range(len(paths))), pool, say)
+        try:
+            _check_unique(paths, results)
+            if out:
+                _link(root, paths, names)
+        except BaseException:
+            discard(job, results)
+            raise
+        for result in results:
+            put_in_place(job, result)
     manifest = _manifest(results, [split_of(path) for path in paths], labels)
-    sync_folder(os.path.join(root, os.path.dirname(results[0].index.path)))
-    put_file(root, MANIFEST, encode_manifest(manifest), tag="manifest", durable=True)
+    open_place(root).sync([results[0].index.path])
+    open_place(root).put(MANIFEST, encode_manifest(manifest), tag="manifest", durable=True)
     skipped = {name: count for name, count in manifest.ledger["ignored"].items() if name != "directory"}
-    shown = out or (places[0] if len(places) == 1 and os.path.isdir(places[0]) else os.path.relpath(root))
+    is_whole = len(places) == 1 and is_folder(places[0])
+    shown = out or (places[0] if is_whole else root if is_remote(root) else os.path.relpath(root))
     return RebuildResult(
         shown, manifest, len(results), is_manifest_new=True, skipped=skipped, seconds=time.monotonic() - began
     )
+
+
+def _check_places(places: Sequence[str], out: str) -> None:
+    kinds = {is_remote(place) for place in places}
+    if out and (is_remote(out) or True in kinds):
+        raise UsageProblem(
+            "--out-dir makes links to the shards, and an object store has none",
+            hint="without --out-dir index and manifest go beside the shards",
+        )
+    if len(kinds) > 1:
+        raise UsageProblem(
+            "some shards lie in a folder, others in an object store: one data set lies in one place",
+            hint="index each by itself",
+        )
+
+
+def _below(path: str, root: str) -> str:
+    return path[len(root.rstrip("/")) + 1 :] if is_remote(path) else os.path.relpath(path, root)
 
 
 def _rank(split: str) -> int:
@@ -92,9 +115,12 @@ def _rank(split: str) -> int:
 
 def _common_root(places: Sequence[str], paths: list[str]) -> str:
     """The folder that was named, or the one that all shards lie in."""
-    if len(places) == 1 and os.path.isdir(places[0]):
-        return os.path.abspath(places[0])
-    root = os.path.commonpath([os.path.dirname(path) for path in paths])
+    if len(places) == 1 and is_folder(places[0]):
+        return absolute(places[0])
+    folders = [os.path.dirname(path) for path in paths]
+    root = os.path.commonpath(folders)
+    if is_remote(paths[0]):  # it took the two slashes for one
+        root = folders[0][: len(root) + 1]
     return os.path.dirname(root) if os.path.basename(root) == DATA else root
 
 
@@ -122,12 +148,14 @@ def _link(root: str, paths: list[str], names: list[str]) -> None:
 
 
 def _check_destination(root: str, *, is_new: bool) -> None:
-    if os.path.exists(os.path.join(root, MANIFEST)):
+    if exists(open_place(root), MANIFEST):
         raise DestinationExists(
             f"{root} has a {MANIFEST} that describes other shards",
             hint=f"index the folder as a whole: shardtool index {root}",
             where={"path": root},
         )
+    if is_remote(root):
+        return
     if not is_new and not os.access(root, os.W_OK):
         raise DestinationError(
             f"{root} cannot be written",
@@ -140,9 +168,9 @@ def _check_destination(root: str, *, is_new: bool) -> None:
 
 def _labels(root: str) -> FileRecord | None:
     """labels.json of a data set of ours whose manifest is lost."""
-    path = os.path.join(root, LABELS)
+    place = open_place(root)
     with suppress(OSError):
-        return FileRecord(LABELS, os.path.getsize(path), digest_of(path))
+        return FileRecord(LABELS, place.stat(LABELS).num_bytes, digest_of(place.shown(LABELS)))
     return None
 
 

@@ -28,6 +28,18 @@ LIMIT_BYTES = 2 << 30
 _FOLDER = "indexes"
 
 
+def read_index(out: str, path: str) -> ShardIndex:
+    """The index at `path` of the data set at `out`, as it lies there now.
+
+    Raises:
+        FileNotFoundError: it is gone.
+        CorruptShard: it is not an index.
+    """
+    place = open_place(out)
+    shown = place.shown(path)
+    return open_index(shown) if place.is_local else decode_index(place.read(path), shown)
+
+
 def load_index(out: str, record: FileRecord) -> ShardIndex:
     """The index that `record` names, of the data set at `out`.
 

@@ -7,8 +7,9 @@ has neither is indexed by `index_bare`. Shards are never written.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,13 @@ from shardtool.model import FileRecord
 from shardtool.plan_file import load_plan
 from shardtool.rebuild_shard import BareJob, BareResult, PlannedJob, is_index_whole
 from shardtool.receipts import digest_of, read_receipts
-from shardtool.storage.local import put_file
+from shardtool.storage import is_remote, open_place
+from shardtool.storage.files import Sizes, absolute, exists, file_size
 from shardtool.units import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shardtool.build import Say
     from shardtool.manifest import Manifest
     from shardtool.model import Receipt
@@ -91,7 +95,7 @@ def rebuild(out: str, pool: WorkerPool, say: Say) -> RebuildResult | None:
     if stored is not None:
         with locked(out, None):
             result = _from_plan(out, stored, pool, say)
-    elif os.path.exists(os.path.join(out, MANIFEST)):
+    elif exists(open_place(out), MANIFEST):
         result = _from_manifest(out, load_manifest(out), pool, say)
     else:
         return None
@@ -105,13 +109,14 @@ def _from_plan(out: str, stored: StoredPlan, pool: WorkerPool, say: Say) -> Rebu
         for shard, receipt in read_receipts(out).items()
         if shard < len(stored.shards) and receipt.plan_id == stored.plan_id
     }
-    missing = [shard for shard in range(len(stored.shards)) if not _is_there(out, stored, shard, receipts.get(shard))]
+    sizes = Sizes(open_place(out))
+    missing = [k for k in range(len(stored.shards)) if not _is_there(sizes, stored, k, receipts.get(k))]
     if missing:
         raise _missing(out, stored, missing)
     before = _readable_manifest(out)
     todo = [s for s in range(len(stored.shards)) if s not in receipts or not is_index_whole(out, receipts[s])]
     had_receipt = set(receipts)
-    lost_indexes = sum(not os.path.exists(os.path.join(out, _index_of(stored, shard))) for shard in todo)
+    lost_indexes = sum(not exists(open_place(out), _index_of(stored, shard)) for shard in todo)
     _rebuild_planned(out, stored, todo, receipts, before, pool, say)
     done = [receipts[shard] for shard in range(len(stored.shards))]
     labels = _expected_labels(stored)
@@ -128,13 +133,13 @@ def _from_plan(out: str, stored: StoredPlan, pool: WorkerPool, say: Say) -> Rebu
     return RebuildResult(out, manifest, num_indexes, num_receipts, not is_same, not has_labels)
 
 
-def _is_there(out: str, stored: StoredPlan, shard: int, receipt: Receipt | None) -> bool:
+def _is_there(sizes: Sizes, stored: StoredPlan, shard: int, receipt: Receipt | None) -> bool:
     """Whether the shard file is there with the size that its receipt, or without one its plan, allows."""
     spec = stored.shards[shard]
-    with suppress(OSError):
-        size = os.stat(os.path.join(out, spec.path)).st_size
-        return size == receipt.files[0].num_bytes if receipt else 0 < size <= spec.num_bytes
-    return False
+    size = sizes.of(spec.path)
+    if size is None:
+        return False
+    return size == receipt.files[0].num_bytes if receipt else 0 < size <= spec.num_bytes
 
 
 def _missing(out: str, stored: StoredPlan, missing: list[int]) -> Incomplete:
@@ -161,7 +166,7 @@ def _rebuild_planned(
     known = {shard: record.files[0].xxh3_128 for shard, record in enumerate(before.shards)} if before else {}
     known |= {shard: receipt.files[0].xxh3_128 for shard, receipt in receipts.items()}
     job = PlannedJob(
-        os.path.abspath(out), stored.plan_id, stored.options.format, stored.shards, known, settings=stored.settings
+        absolute(out), stored.plan_id, stored.options.format, stored.shards, known, settings=stored.settings
     )
     unproved = []
     total_bytes = sum(stored.shards[shard].num_bytes for shard in todo)
@@ -201,13 +206,12 @@ def _readable_manifest(out: str) -> Manifest | None:
 
 
 def _bytes(out: str) -> bytes:
-    with open(os.path.join(out, MANIFEST), "rb") as file:
-        return file.read()
+    return open_place(out).read(MANIFEST)
 
 
 def _digest(out: str, path: str) -> str:
     try:
-        return digest_of(os.path.join(out, path))
+        return digest_of(open_place(out).shown(path))
     except OSError:
         return ""
 
@@ -221,31 +225,32 @@ def _from_manifest(out: str, manifest: Manifest, pool: WorkerPool, say: Say) -> 
             where={"path": manifest.labels.path},
         )
     todo = [shard for shard, record in enumerate(manifest.shards) if not is_index_whole(out, record)]
-    gone = [manifest.shards[s].path for s in todo if not os.path.exists(os.path.join(out, manifest.shards[s].path))]
+    gone = [manifest.shards[s].path for s in todo if not exists(open_place(out), manifest.shards[s].path)]
     if gone:
         raise DamageFound(
             f"{gone[0]} is missing" + (f", and {len(gone) - 1:,} more" if len(gone) > 1 else ""),
             hint="copy the missing shards again from where they came",
             where={"path": gone[0]},
         )
-    job = BareJob(
-        out=os.path.abspath(out),
-        paths=tuple(os.path.join(os.path.abspath(out), shard.path) for shard in manifest.shards),
-        places=tuple(shard.path for shard in manifest.shards),
-        known={number: shard.files[0].xxh3_128 for number, shard in enumerate(manifest.shards)},
-        has_labels=manifest.labels is not None,
-    )
-    results = run_bare(job, todo, pool, say)
     shards = list(manifest.shards)
-    for result in results:
-        put_in_place(out, result)
-        shards[result.shard] = replace(shards[result.shard], index=result.index)
+    with index_spool(out) as spool:
+        job = BareJob(
+            out=absolute(out),
+            paths=tuple(os.path.join(absolute(out), shard.path) for shard in manifest.shards),
+            places=tuple(shard.path for shard in manifest.shards),
+            known={number: shard.files[0].xxh3_128 for number, shard in enumerate(manifest.shards)},
+            has_labels=manifest.labels is not None,
+            spool=spool,
+        )
+        for result in run_bare(job, todo, pool, say):
+            put_in_place(job, result)
+            shards[result.shard] = replace(shards[result.shard], index=result.index)
     wanted = replace(manifest, shards=tuple(shards))
     if wanted != manifest:
         say.warn(
             "the rebuilt indexes lack what only the plan knew, such as original paths; the manifest names them now"
         )
-        put_file(out, MANIFEST, encode_manifest(wanted), tag="manifest", durable=True)
+        open_place(out).put(MANIFEST, encode_manifest(wanted), tag="manifest", durable=True)
     return RebuildResult(out, wanted, len(todo), is_manifest_new=wanted != manifest)
 
 
@@ -257,7 +262,7 @@ def run_bare(job: BareJob, shards: list[int], pool: WorkerPool, say: Say) -> lis
     """
     results: list[BareResult] = []
     errors: dict[int, ShardtoolError] = {}
-    sizes = {shard: os.path.getsize(job.paths[shard]) for shard in shards}
+    sizes = {shard: file_size(job.paths[shard]) for shard in shards}
     try:
         with say.progress(len(shards), sum(sizes.values()), 0) as progress:
             for shard, result in pool.run(BARE, shards, context=job, describe=lambda shard: job.paths[shard]):
@@ -269,7 +274,7 @@ def run_bare(job: BareJob, shards: list[int], pool: WorkerPool, say: Say) -> lis
         if errors:
             raise _joined(errors)
     except BaseException:
-        discard(job.out, results)
+        discard(job, results)
         raise
     return sorted(results, key=lambda result: result.shard)
 
@@ -284,14 +289,29 @@ def _joined(errors: dict[int, ShardtoolError]) -> ShardtoolError:
     return first
 
 
-def put_in_place(out: str, result: BareResult) -> None:
+@contextmanager
+def index_spool(out: str) -> Iterator[str]:
+    """A local folder for indexes on their way to a store, where nothing can be renamed; "" for a folder."""
+    if not is_remote(out):
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(prefix="shardtool-") as folder:
+        yield folder
+
+
+def put_in_place(job: BareJob, result: BareResult) -> None:
     """Give an index its final name."""
-    os.rename(os.path.join(out, result.temp), os.path.join(out, result.index.path))
+    temp = os.path.join(job.spool or job.out, result.temp)
+    if not job.spool:
+        os.rename(temp, os.path.join(job.out, result.index.path))
+        return
+    with open(temp, "rb") as file:
+        open_place(job.out).put(result.index.path, file.read(), tag="index", durable=True)
 
 
-def discard(out: str, results: list[BareResult]) -> None:
+def discard(job: BareJob, results: list[BareResult]) -> None:
     """Remove indexes that got no final name, and their folder if it is empty then."""
     for result in results:
         with suppress(OSError):
-            os.unlink(os.path.join(out, result.temp))
-            os.rmdir(os.path.join(out, os.path.dirname(result.temp)))
+            os.unlink(os.path.join(job.spool or job.out, result.temp))
+            os.rmdir(os.path.join(job.spool or job.out, os.path.dirname(result.temp)))

@@ -16,12 +16,13 @@ import xxhash
 
 from shardtool import columns
 from shardtool.bare_shards import FOREIGN_LAYOUT, read_bare, refuse_problems
-from shardtool.errors import CorruptShard, DestinationExists, ShardtoolError
+from shardtool.errors import CorruptShard, DestinationExists, FormatError, ShardtoolError
 from shardtool.formats import Settings, WrittenShard, get_format
 from shardtool.formats.tar import layout_of
 from shardtool.formats.tar_check import HeaderCheck
 from shardtool.formats.tar_header import TRAILER_BYTES
-from shardtool.index_file import encode_columns, encode_index, index_meta, open_index
+from shardtool.index_cache import read_index
+from shardtool.index_file import encode_columns, encode_index, index_meta
 from shardtool.model import FileRecord, PartTotals, Receipt, ShardRows
 from shardtool.names import index_path
 from shardtool.pack import drop_samples, part_totals
@@ -29,7 +30,9 @@ from shardtool.plan_file import read_rows
 from shardtool.receipts import digest_of, write_receipt
 from shardtool.samples import member_names
 from shardtool.shard_digest import digest_shard
-from shardtool.storage.local import LocalFile, put_file, temp_name
+from shardtool.storage import open_place
+from shardtool.storage.files import exists, file_size, local_copy
+from shardtool.storage.local import LocalFile, temp_name
 
 if TYPE_CHECKING:
     from shardtool.bare_shards import BareShard
@@ -72,14 +75,14 @@ def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
     _compare(job, shard, record, place, check.bad_parts(path) if check else [])
     written = WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, found.parts)
     encoded = encode_index(rows, written, shard_format, record, found.file.blocks())
-    is_known = shard in job.known or _stated_digest(os.path.join(job.out, place)) is not None
+    is_known = shard in job.known or _stated_digest(job.out, place) is not None
     tag = f"{job.plan_id[:8]}-{shard}"
     receipt = Receipt(
         plan_id=job.plan_id,
         shard=shard,
         split=spec.split,
         files=(record,),
-        index=put_file(job.out, place, encoded, tag=tag, durable=job.durable),
+        index=open_place(job.out).put(place, encoded, tag=tag, durable=job.durable),
         num_samples=rows.num_samples,
         payload_bytes=int(rows.sizes.sum()),
         parts=part_totals(rows),
@@ -101,7 +104,7 @@ def _not_from_shard(job: PlannedJob, shard: int) -> CorruptShard:
 
 def _without_absent(rows: ShardRows, path: str, spec: ShardSpec) -> tuple[ShardRows, tuple[tuple[str, str], ...]]:
     """The planned rows without samples that packing left out: a shard smaller than planned tells which."""
-    if os.path.getsize(path) == spec.num_bytes:
+    if file_size(path) == spec.num_bytes:
         return rows, ()
     present = set(read_bare(path).keys)
     keys = columns.to_list(rows.keys)
@@ -112,7 +115,7 @@ def _without_absent(rows: ShardRows, path: str, spec: ShardSpec) -> tuple[ShardR
 
 
 def _compare(job: PlannedJob, shard: int, record: FileRecord, place: str, bad_parts: list[int]) -> None:
-    stated = job.known.get(shard) or _stated_digest(os.path.join(job.out, place)) or record.xxh3_128
+    stated = job.known.get(shard) or _stated_digest(job.out, place) or record.xxh3_128
     if bad_parts or stated != record.xxh3_128:
         what = "its headers are not those of the plan" if bad_parts else f"its digest is not {stated}, as packed"
         raise CorruptShard(
@@ -122,10 +125,10 @@ def _compare(job: PlannedJob, shard: int, record: FileRecord, place: str, bad_pa
         )
 
 
-def _stated_digest(path: str) -> str | None:
+def _stated_digest(out: str, path: str) -> str | None:
     """Digest of its shard that the index file `path` states; None where it is no index."""
-    with suppress(ShardtoolError, OSError, KeyError, TypeError):
-        return str(open_index(path).meta["shard"]["xxh3_128"])
+    with suppress(FormatError, OSError, KeyError, TypeError):
+        return str(read_index(out, path).meta["shard"]["xxh3_128"])
     return None
 
 
@@ -139,6 +142,7 @@ class BareJob:
         places: their paths below `out`.
         known: xxh3_128 of the shard files, where a manifest tells them.
         has_labels: the `cls` part is the number of a class.
+        spool: a local folder where indexes wait for their final names, where `out` is no folder.
     """
 
     out: str
@@ -146,6 +150,7 @@ class BareJob:
     places: tuple[str, ...]
     known: dict[int, str]
     has_labels: bool
+    spool: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,10 +179,12 @@ def index_bare(job: BareJob, shard: int) -> BareResult | ShardtoolError:
 
 def _index_bare(job: BareJob, shard: int) -> BareResult:
     path, place = job.paths[shard], index_path(shard, len(job.paths))
-    bare = read_bare(path)
-    refuse_problems(path, bare)
-    rows = bare.rows()
-    is_ours, found, digests = _digests(path, bare, rows)
+    with local_copy(path) as copy:
+        bare = read_bare(copy, path)
+        refuse_problems(path, bare)
+        rows = bare.rows()
+        is_ours, found, digests = _digests(copy, bare, rows)
+        labels = _labels(copy, bare) if job.has_labels else None
     record = FileRecord(job.places[shard], found.file.num_bytes, found.file.hexdigest())
     if job.known.get(shard, record.xxh3_128) != record.xxh3_128:
         raise CorruptShard(
@@ -190,7 +197,7 @@ def _index_bare(job: BareJob, shard: int) -> BareResult:
         keys=rows.keys,
         offset=bare.offset,
         num_bytes=bare.sample_bytes,
-        labels=_labels(path, bare) if job.has_labels else None,
+        labels=labels,
         part_start=bare.part_start,
         names=rows.names,
         part_offset=bare.part_offset,
@@ -200,7 +207,7 @@ def _index_bare(job: BareJob, shard: int) -> BareResult:
         meta=index_meta("tar", "tar/1" if is_ours else FOREIGN_LAYOUT, record, found.file.blocks()),
     )
     temp = temp_name(place, f"index-{shard}")
-    index = _put_temp(job.out, temp, encoded)
+    index = _put_temp(job.spool or job.out, temp, encoded)
     return BareResult(
         shard=shard,
         file=record,
@@ -240,16 +247,16 @@ def _digests(path: str, bare: BareShard, rows: ShardRows) -> tuple[bool, ShardDi
 
 def _kept_index(job: BareJob, place: str, record: FileRecord, bare: BareShard) -> bytes | None:
     """The index that is there already, where it is one of this shard: it may know sources that the shard does not."""
-    path = os.path.join(job.out, place)
-    if not os.path.lexists(path):
+    store = open_place(job.out)
+    path = store.shown(place)
+    if not (os.path.lexists(path) if store.is_local else exists(store, place)):
         return None
     try:
-        index = open_index(path)
+        index = read_index(job.out, place)
         if index.meta["shard"] == {"path": record.path, "bytes": record.num_bytes, "xxh3_128": record.xxh3_128} and (
             columns.to_list(index.keys) == bare.keys
         ):
-            with open(path, "rb") as file:
-                return file.read()
+            return store.read(place)
     except ShardtoolError as error:
         if job.known:
             return None  # a manifest of ours names it: damaged, and built again
@@ -282,6 +289,6 @@ def is_index_whole(out: str, record: ManifestShard | Receipt) -> bool:
     if wanted is None:
         return False
     try:
-        return digest_of(os.path.join(out, wanted.path)) == wanted.xxh3_128
+        return digest_of(open_place(out).shown(wanted.path)) == wanted.xxh3_128
     except OSError:
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import xxhash
 from shardtool.bare_shards import find_shards, read_bare
 from shardtool.errors import FormatError
 from shardtool.repeats import find_repeats
+from shardtool.storage.files import file_size
 from shardtool.verify import VerifyResult
 from shardtool.verify_shard import MAX_FAULTS, Fault
 
@@ -77,7 +77,7 @@ def check_bare(paths: list[str], shard: int) -> BareReport:
     """One shard by itself: the task of a worker."""
     path, report = paths[shard], BareReport()
     try:
-        report.num_bytes = os.stat(path).st_size
+        report.num_bytes = file_size(path)
         bare = read_bare(path)
     except FormatError as error:
         offset = error.where.get("offset")
@@ -87,7 +87,7 @@ def check_bare(paths: list[str], shard: int) -> BareReport:
         report.faults.append(Fault("missing", f"{path}: is missing", path, shard))
         return report
     except OSError as error:
-        report.faults.append(Fault("unreadable", f"{path}: cannot be read: {error.strerror}", path, shard))
+        report.faults.append(Fault("unreadable", f"{path}: cannot be read: {error.strerror or error}", path, shard))
         return report
     report.num_samples, report.num_parts = len(bare.keys), len(bare.part_names)
     report.skipped = bare.skipped()
