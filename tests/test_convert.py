@@ -379,3 +379,29 @@ def test_xz_is_read_whole(tmp_path: Path) -> None:
     plain = tar_of(tmp_path / "a.tar", files_of(), "w").read_bytes()
     (tmp_path / "a.tar.xz").write_bytes(lzma.compress(plain[:5000]) + lzma.compress(plain[5000:]))
     assert convert(tmp_path / "a.tar.xz", tmp_path / "out")["samples"] == 60
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "mds", "litdata"])
+def test_records_without_our_manifest_are_read_by_offset(tree: Path, tmp_path: Path, name: str) -> None:
+    assert run_cli("pack", tree, tmp_path / "a", "--format", name, "--split", "train=0.8,test=0.2").code == 0
+    known = samples_of(tmp_path / "a")
+    shutil.copytree(tmp_path / "a/data", tmp_path / "bare/data")
+    convert(tmp_path / "bare", tmp_path / "b")
+    assert samples_of(tmp_path / "b") == known
+    plan = json.loads((tmp_path / "b/.shardtool/plan.json").read_text())
+    assert all("bare/data" in root for root in plan["sources"])
+
+
+@pytest.mark.parametrize("name", ["tfrecord", "mds", "litdata"])
+def test_damaged_records_are_errors_of_ours(tree: Path, tmp_path: Path, name: str) -> None:
+    assert run_cli("pack", tree, tmp_path / "a", "--format", name).code == 0
+    shutil.copytree(tmp_path / "a/data", tmp_path / "bare/data")
+    shard = next(path for path in (tmp_path / "bare/data").rglob("*") if path.is_file() and path.suffix != ".json")
+    whole = shard.read_bytes()
+    rng = np.random.default_rng(0)
+    for trial in range(30):
+        data = bytearray(whole)
+        data[int(rng.integers(min(2000, len(data))))] ^= 1 << int(rng.integers(8))
+        shard.write_bytes(data[: int(rng.integers(len(data)))] if trial % 3 == 0 else data)
+        done = run_cli("convert", tmp_path / "bare", tmp_path / f"out{trial}")
+        assert done.code in (0, 4, 5), done.err

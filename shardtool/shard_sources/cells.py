@@ -6,6 +6,12 @@ import base64
 import json
 from typing import Any
 
+from shardtool.errors import BadKey
+from shardtool.formats.tar_samples import normal_name
+from shardtool.keys import KeyRule
+
+_RULE = KeyRule()
+
 
 def part_of(column: str, value: Any) -> tuple[bytes, bytes] | None:
     """(part name, bytes) of one cell; None for null.
@@ -15,7 +21,7 @@ def part_of(column: str, value: Any) -> tuple[bytes, bytes] | None:
     """
     if value is None:
         return None
-    name = _name(column)
+    name = part_name(column.encode("utf-8", "surrogateescape"))
     if isinstance(value, dict) and set(value) == {"bytes", "path"} and isinstance(value["bytes"], bytes):
         extension = str(value["path"] or "").rpartition("/")[2].partition(".")[2].lower()
         return (extension.encode("utf-8", "surrogateescape") or name), value["bytes"]
@@ -37,7 +43,20 @@ def _plain(value: Any) -> Any:
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)
 
 
-def _name(column: str) -> bytes:
+def part_name(column: bytes) -> bytes:
     """A column's name as a part name: no slash, no leading or trailing dot, never empty."""
-    name = column.replace("/", "_").strip(".")
-    return (name or "data").encode("utf-8", "surrogateescape")
+    return column.replace(b"/", b"_").strip(b".") or b"data"
+
+
+def key_of(value: Any) -> bytes:
+    """A value as a key: dots of its last component as `_`, as all keys have it.
+
+    Raises:
+        BadKey: empty, absolute, or with `..`.
+    """
+    key = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+    place = normal_name(key)
+    if place is None:
+        shown = key.decode("utf-8", "backslashreplace")
+        raise BadKey(f"{shown!r} is no key: empty, absolute, or with `..`", hint="--key-column names another column")
+    return _RULE.key(place)

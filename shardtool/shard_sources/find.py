@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 from contextlib import suppress
@@ -12,13 +13,16 @@ from typing import TYPE_CHECKING
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.formats import BYTES, CELLS
 from shardtool.manifest import MANIFEST, load_manifest
-from shardtool.names import expand_braces
+from shardtool.names import SPLIT_ALIASES, expand_braces
 from shardtool.reading import Dataset
 from shardtool.storage import is_remote, open_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+STREAM = "-stream"  # read from its beginning to its end, not by offset
+DIRECT = ("tar", "tfrecord", "mds", "litdata")  # read by offset, where they lie on a disk
+INDEX_JSON = "index.json"  # of MDS and litData
 SUFFIXES = {
     ".tar": "tar",
     ".tar.gz": "tar-stream",
@@ -32,6 +36,10 @@ SUFFIXES = {
     ".jsonl": "jsonl",
     ".jsonl.gz": "jsonl",
     ".jsonl.zst": "jsonl",
+    ".tfrecord": "tfrecord",
+    ".tfrecord.gz": "tfrecord-stream",
+    ".mds": "mds",
+    ".mds.zstd": "mds-stream",
     ".csv": "csv",
     ".tsv": "csv",
 }
@@ -47,6 +55,7 @@ class SourceFile:
     dataset: str = ""  # the data set that it belongs to
     shard: int = 0  # its place in that manifest
     losses: tuple[str, ...] = ()
+    split: str = ""  # "" where only the name of the file can tell
 
 
 def find_sources(sources: Sequence[str]) -> list[SourceFile]:
@@ -69,6 +78,8 @@ def _find(source: str) -> list[SourceFile]:
     if is_remote(source):
         return [SourceFile(_remote_kind(url), url) for url in _objects(source)]
     if os.path.isdir(source):
+        if described := _described(source):
+            return described
         paths = sorted(_files_in(source), key=natural)
         if not paths:
             raise SourceNotFound(
@@ -134,7 +145,45 @@ def _objects(source: str) -> list[str]:
 def _remote_kind(url: str) -> str:
     """Objects are read from their beginning to their end, plain tar, too."""
     kind = _kind(url)
-    return "tar-stream" if kind == "tar" else kind
+    return kind + STREAM if kind in DIRECT else kind
+
+
+def _described(folder: str) -> list[SourceFile]:
+    """Shards that an index.json names, in `folder` or in one folder for each split below it or its `data` folder."""
+    found = _named_in(folder, "")
+    for top in (folder, os.path.join(folder, "data")) if not found else ():
+        for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
+            found += _named_in(os.path.join(top, name), SPLIT_ALIASES.get(name.lower(), ""))
+    return found
+
+
+def _named_in(folder: str, split: str) -> list[SourceFile]:
+    try:
+        with open(os.path.join(folder, INDEX_JSON), "rb") as file:
+            document = json.loads(file.read())
+        if "chunks" in document:
+            if document["config"].get("compression"):
+                raise UsageProblem(
+                    f"{folder} holds litData chunks that are compressed with {document['config']['compression']}",
+                    hint="write them again without compression",
+                    where={"path": folder},
+                )
+            return _inside(folder, "litdata", [chunk["filename"] for chunk in document["chunks"]], split)
+        names = [shard["zip_data"] or shard["raw_data"] for shard in document["shards"]]
+        return _inside(folder, "mds", [name["basename"] for name in names], split)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _inside(folder: str, kind: str, names: list[str], split: str) -> list[SourceFile]:
+    """Shards by the names that an index.json gives; none that lead out of its folder are followed."""
+    safe = [name for name in names if not name.startswith("/") and ".." not in name.split("/")]
+    return [
+        SourceFile(
+            kind + STREAM if name.endswith(".zstd") else kind, os.path.abspath(os.path.join(folder, name)), split=split
+        )
+        for name in safe
+    ]
 
 
 def _files_in(folder: str) -> Iterator[str]:

@@ -22,14 +22,25 @@ from shardtool.manifest import LABELS
 from shardtool.model import Tally
 from shardtool.names import SPLIT_ALIASES
 from shardtool.reading import Dataset
+from shardtool.shard_sources.cells import key_of, part_name
+from shardtool.shard_sources.find import STREAM
 from shardtool.shard_sources.members import Members
 from shardtool.shard_sources.ranges import PREFIX
+from shardtool.shard_sources.records import KEYS, PARSERS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shardtool.index_file import ShardIndex
     from shardtool.model import Int32Array
     from shardtool.shard_sources.find import SourceFile
+    from shardtool.shard_sources.records import Cell
     from shardtool.shard_sources.spool import SpoolJob
+
+
+class NeedsDecoding(Exception):
+    """A value of the file is no run of its bytes; caught by `look`."""
+
 
 _WORD = re.compile(r"[A-Za-z]+")
 FILE, HARD_LINK = ord("0"), ord("1")
@@ -41,6 +52,10 @@ def look(job: SpoolJob, task: tuple[int, SourceFile]) -> Members | ShardtoolErro
     file = task[1]
     try:
         return LOOKERS[file.kind](file)
+    except NeedsDecoding:
+        from shardtool.shard_sources.spool import unpack
+
+        return unpack(job, task)
     except ShardtoolError as error:
         return error
     except OSError as error:
@@ -130,4 +145,53 @@ def split_in_name(path: str) -> str:
     return SPLIT_ALIASES.get(word.group().lower(), "") if word else ""
 
 
-LOOKERS = {"dataset": _look_at_dataset, "tar": _look_at_tar}
+def _look_at_records(file: SourceFile) -> Members:
+    """Records whose values are bytes.
+
+    Raises:
+        NeedsDecoding: a value is a number.
+    """
+    stat = os.stat(file.path)
+    paths, offsets, sizes = [], [], []
+    with open(file.path, "rb") as data:
+        if stat.st_size == 0:
+            raise CorruptShard(f"{file.path} is empty", where={"path": file.path})
+        # not closed here: an error's traceback may still hold a view of it
+        view = memoryview(mmap.mmap(data.fileno(), 0, prot=mmap.PROT_READ))
+    for path, cell in named_cells(view, file):
+        if cell.offset < 0:
+            raise NeedsDecoding
+        paths.append(path)
+        offsets.append(cell.offset)
+        sizes.append(cell.size)
+    return Members(
+        root=PREFIX + file.path,
+        paths=columns.binary(paths),
+        offsets=np.array(offsets, np.int64),
+        sizes=np.array(sizes, np.int64),
+        mtime_ns=stat.st_mtime_ns,
+        split=file.split or split_in_name(file.path),
+        is_dataset=True,
+    )
+
+
+def named_cells(view: memoryview, file: SourceFile) -> Iterator[tuple[bytes, Cell]]:
+    """(KEY.PART, cell) for every value of the records in `view`: keys from a column, else numbers behind the name."""
+    stem = os.path.basename(file.path).split(".")[0].encode("utf-8", "surrogateescape")
+    for number, cells in enumerate(PARSERS[file.kind.removesuffix(STREAM)](view, file.path)):
+        named = next((cell for cell in cells if cell.name in KEYS), None)
+        key = stem + b"-%08d" % number
+        if named is not None:
+            key = key_of(named.text or bytes(view[named.offset : named.offset + named.size]))
+        for cell in cells:
+            if cell is not named:
+                yield key + b"." + part_name(cell.name), cell
+
+
+LOOKERS = {
+    "dataset": _look_at_dataset,
+    "tar": _look_at_tar,
+    "tfrecord": _look_at_records,
+    "mds": _look_at_records,
+    "litdata": _look_at_records,
+}

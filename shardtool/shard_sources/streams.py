@@ -25,10 +25,11 @@ import zstandard
 
 from shardtool.errors import BadKey, UsageProblem
 from shardtool.formats.tar_samples import normal_name
-from shardtool.keys import KeyRule
 from shardtool.model import Tally
 from shardtool.reading import Dataset
-from shardtool.shard_sources.cells import part_of
+from shardtool.shard_sources.cells import key_of, part_of
+from shardtool.shard_sources.find import STREAM
+from shardtool.shard_sources.records import PARSERS
 from shardtool.storage import is_remote
 from shardtool.storage.stream import open_binary
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 KEY_COLUMNS = ("key", "__key__")
 ROWS_AT_ONCE = 64  # of a Parquet file: rows may be large
-_RULE = KeyRule()
 DECODE_ERRORS = (
     EOFError,
     UnicodeDecodeError,
@@ -78,6 +78,8 @@ def open_stream(file: SourceFile, key_column: str) -> Stream:
         return Stream(_tar(file.path, ignored), mtime_ns, ignored=ignored)
     if file.kind == "zip":
         return Stream(_zip(file.path, ignored), mtime_ns, ignored=ignored)
+    if file.kind.removesuffix(STREAM) in PARSERS:
+        return Stream(_records(file), mtime_ns, file.split, is_dataset=True)
     rows = {"parquet": _parquet, "arrow": _arrow, "jsonl": _jsonl, "csv": _csv}[file.kind](file.path)
     return Stream(_table(file.path, rows, key_column), mtime_ns)
 
@@ -130,6 +132,7 @@ _DECODERS: dict[str, Callable[[IO[bytes]], Any]] = {
     "bz2": bz2.BZ2File,
     "xz": lzma.LZMAFile,
     "zst": _zstd,
+    "zstd": _zstd,
 }
 
 
@@ -166,6 +169,16 @@ def _zip(path: str, ignored: Tally) -> Iterator[Part]:
                 ignored.add("bad_name", name, "absolute, or with `..`")
             else:
                 yield place, archive.read(member), -1
+
+
+def _records(file: SourceFile) -> Iterator[Part]:
+    """Records of which some values are numbers, or that lie in a bucket or behind compression: in memory, whole."""
+    from shardtool.shard_sources.look import named_cells
+
+    with decompressed(file.path) as data:
+        view = memoryview(data.read())
+    for path, cell in named_cells(view, file):
+        yield path, cell.text or bytes(view[cell.offset : cell.offset + cell.size]), -1
 
 
 def _parquet(path: str) -> Iterator[dict[str, Any]]:
@@ -217,7 +230,7 @@ def _table(path: str, rows: Iterator[dict[str, Any]], key_column: str) -> Iterat
                 hint="--key-column names another; without one rows are numbered",
                 where={"path": path, "row": number},
             )
-        key = _key(row[column]) if column else f"{stem}-{number:08d}".encode()
+        key = key_of(row[column]) if column else f"{stem}-{number:08d}".encode()
         found = 0
         for name, value in row.items():
             part = None if name == column or name is None else part_of(name, value)
@@ -230,12 +243,3 @@ def _table(path: str, rows: Iterator[dict[str, Any]], key_column: str) -> Iterat
                 hint="a sample needs one part at least",
                 where={"path": path, "row": number},
             )
-
-
-def _key(value: Any) -> bytes:
-    key = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
-    place = normal_name(key)
-    if place is None:
-        shown = key.decode("utf-8", "backslashreplace")
-        raise BadKey(f"{shown!r} is no key: empty, absolute, or with `..`", hint="--key-column names another column")
-    return _RULE.key(place)
