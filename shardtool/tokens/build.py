@@ -15,7 +15,7 @@ from shardtool.build import tally_lines
 from shardtool.compare import Changes, check_same_options, source_differs
 from shardtool.destination import FAILED, IGNORED, check_space, remove_dataset
 from shardtool.errors import DestinationExists, PlanMismatch, UsageProblem
-from shardtool.formats.bin_index import CODE_OF, dtype_for
+from shardtool.formats.bin_index import CODE_OF, check_ids, dtype_for
 from shardtool.model import Tally
 from shardtool.plan import ALGORITHM
 from shardtool.plan_file import PLAN_JSON, Ledger, StoredPlan, encode_plan, load_plan
@@ -26,7 +26,7 @@ from shardtool.tokens.inputs import Inputs, cut_tasks, find_inputs
 from shardtool.tokens.plan import TokenPlan, make_token_plan
 from shardtool.tokens.runs import FOLDER as PARTS
 from shardtool.tokens.runs import run_paths
-from shardtool.tokens.stage import PartReceipt, StageJob, run_stage
+from shardtool.tokens.stage import RUN_BYTES, PartReceipt, StageJob, run_stage
 from shardtool.tokens.store import load_inputs, load_shards, store_inputs, store_shards
 from shardtool.tokens.tokenizer import TokenizerSpec, resolve_tokenizer
 from shardtool.units import format_range, plural
@@ -160,11 +160,15 @@ def stage_job(request: PackRequest, options: PlanOptions) -> StageJob:
         sort=options.shuffle == "global",
         on_error=request.on_error,
         durable=request.durable,
+        run_bytes=RUN_BYTES,
     )
 
 
 def _run_dtype(rule: str, spec: TokenizerSpec) -> str:
+    frame = [token for token in (spec.eod, spec.bos, spec.pad) if token is not None]
     if rule in CODE_OF:
+        ids = 255 if spec.name == "bytes" else max(spec.vocab_size - 1, 0)
+        check_ids(0, max([*frame, ids]), rule)
         return rule
     if spec.vocab_size:
         return dtype_for(spec.vocab_size - 1, rule, vocab_size=spec.vocab_size)

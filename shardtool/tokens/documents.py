@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import os
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import zstandard
 
 from shardtool.errors import ShardtoolError, SourceChanged, SourceError
 from shardtool.tokens.inputs import COLUMNS, IPC, LINES, NPY, TAR, InputFile, Task, open_array
@@ -121,12 +123,36 @@ def _opened(file: InputFile) -> Iterator[IO[bytes]]:
             with gzip.GzipFile(fileobj=raw) as stream:
                 yield cast("IO[bytes]", io.BufferedReader(stream, 1 << 20))
         elif file.compression == "zstd":
-            import zstandard
-
-            with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as stream:
-                yield cast("IO[bytes]", io.BufferedReader(stream, 1 << 20))
+            yield cast("IO[bytes]", io.BufferedReader(_ZstdFrames(raw), 1 << 20))
         else:
             yield raw
+
+
+class _ZstdFrames(io.RawIOBase):
+    """What zstd frames decompress to; unlike the library's own stream it tells when the last one is cut short."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._frame: Any = None
+        self._held = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._held:
+            data = self._frame.unused_data if self._frame is not None and self._frame.eof else b""
+            data = data or self._raw.read(1 << 17)
+            if not data:
+                if self._frame is not None and not self._frame.eof:
+                    raise EOFError("it ends inside a frame")
+                return 0
+            if self._frame is None or self._frame.eof:
+                self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+            self._held = self._frame.decompress(data)
+        count = min(len(buffer), len(self._held))
+        buffer[:count], self._held = self._held[:count], self._held[count:]
+        return count
 
 
 def _damaged(file: InputFile, error: BaseException) -> SourceError:
@@ -152,12 +178,8 @@ def _lines(file: InputFile, span: tuple[int, int], name: str, *, wants_ids: bool
                 start += len(line)
                 if not line.isspace():
                     yield _row(key, line, name, wants_ids=wants_ids)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
         raise _damaged(file, error) from error
-    except Exception as error:
-        if type(error).__module__.startswith(("zstd", "zstandard", "zlib")) or type(error).__name__ == "error":
-            raise _damaged(file, error) from error
-        raise
 
 
 def _row(key: bytes, line: bytes, name: str, *, wants_ids: bool) -> Found:
@@ -188,7 +210,7 @@ def _texts(files: tuple[InputFile, ...]) -> Iterator[Found]:
         try:
             with _opened(file) as stream:
                 data = stream.read()
-        except Exception as error:
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
             raise _damaged(file, error) from error
         yield _text(file.path, data)
 

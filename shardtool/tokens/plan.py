@@ -18,6 +18,7 @@ from shardtool import cuts
 from shardtool.errors import PlanError, SampleTooLarge, SourceError, UsageProblem
 from shardtool.formats.bin import LAYOUT
 from shardtool.formats.bin_index import dtype_for, idx_bytes
+from shardtool.hashing import digest_chunks
 from shardtool.model import ShardSpec
 from shardtool.names import shard_path
 from shardtool.splits import parse_shares
@@ -116,8 +117,7 @@ def make_token_plan(out: str, infos: Sequence[RunInfo], options: PlanOptions, sp
     is_sorted = options.shuffle == "global"
     dropped = _duplicates(runs) if tokens.dedup == "exact" else np.zeros((0, 2), np.uint64)
     selection = _selection(runs, options.split, dropped)
-    digest = xxhash.xxh3_128()
-    ordered = _ordered(runs, selection, digest, is_sorted=is_sorted)
+    content, ordered = _ordered(runs, selection, is_sorted=is_sorted)
     shards: list[TokenShard] = []
     notices: list[str] = []
     for number, (places, lengths) in enumerate(ordered):
@@ -129,10 +129,10 @@ def make_token_plan(out: str, infos: Sequence[RunInfo], options: PlanOptions, sp
     num_tokens = sum(shard.tokens for shard in shards)
     identity = [LAYOUT, dtype, spec.identity(), [[s.split, s.path, s.start, s.stop, s.num_bytes] for s in specs]]
     chosen = [tokens.context, tokens.packing, tokens.eod_pos, tokens.max_doc_tokens, options.shuffle, options.seed]
-    digest.update(json.dumps([identity, chosen], separators=(",", ":")).encode())
+    plan_id = digest_chunks([json.dumps([content, identity, chosen], separators=(",", ":")).encode()])
     documents = sum(len(lengths) for _, lengths in ordered)
     return TokenPlan(
-        digest.hexdigest(),
+        plan_id,
         specs,
         tuple(shards),
         selection,
@@ -175,22 +175,24 @@ def _selection(runs: list[Run], shares: str, dropped: Any) -> Selection:
 
 
 def _ordered(
-    runs: list[Run], selection: Selection, digest: Any, *, is_sorted: bool
-) -> list[tuple[UInt64Array, Int64Array]]:
-    """(places, tokens) of each split's documents in final order; the digest takes in all that they are."""
+    runs: list[Run], selection: Selection, *, is_sorted: bool
+) -> tuple[list[str], list[tuple[UInt64Array, Int64Array]]]:
+    """(digests of all keys, lengths and ids in final order, (places, tokens) of each split's documents)."""
+    digests = [xxhash.xxh3_128() for _ in range(3)]
     found: list[tuple[list[Any], list[Any]]] = [([], []) for _ in selection.names]
     for places, hashes, split, tokens, content in _buckets(runs) if is_sorted else _in_source_order(runs):
-        for column in (hashes, tokens, content):
-            digest.update(np.ascontiguousarray(column))
+        for digest, column in zip(digests, (hashes, tokens, content), strict=True):
+            digest.update(np.ascontiguousarray(column).data)
         owners = selection.splits_of(hashes, split)
         for number, (kept_places, kept_tokens) in enumerate(found):
             rows = owners == number
             kept_places.append(places[rows])
             kept_tokens.append(tokens[rows])
     empty = [np.zeros(0, np.uint64)]
-    return [
+    joined = [
         (np.concatenate(empty + places), np.concatenate([*empty, *tokens]).astype(np.int64)) for places, tokens in found
     ]
+    return [digest.hexdigest() for digest in digests], joined
 
 
 Columns = tuple[Any, Any, Any, Any, Any]  # place, hash, split hash, tokens, content digest
@@ -245,19 +247,14 @@ def _cut(
         return _cut_documents(split, places, lengths, options, itemsize, notices)
     if tokens.packing == "concat":
         return _cut_stream(split, places, lengths, options, itemsize)
-    return _cut_blocks(split, places, lengths, options, itemsize)
+    return _cut_blocks(split, places, lengths, options, itemsize, notices)
 
 
 def _cut_documents(
     split: int, places: UInt64Array, lengths: Int64Array, options: PlanOptions, itemsize: int, notices: list[str]
 ) -> list[TokenShard]:
     sizes, capacity = _sizes(lengths, np.ones(len(lengths), np.int64), options, itemsize)
-    large = int((sizes > capacity).sum()) if capacity else 0
-    if large:
-        text = f"{large:,} documents are larger than a shard; the longest has {int(lengths.max()):,} tokens"
-        if options.on_oversize != "own-shard":
-            raise SampleTooLarge(text, hint="raise --shard-size, --max-doc-tokens N, or --on-oversize own-shard")
-        notices.append(f"{text}: each gets a shard of its own")
+    _check_large(int((sizes > capacity).sum()) if capacity else 0, lengths, options, notices)
     bounds = _bounds(sizes, capacity, options).tolist()
     ends = np.concatenate([[0], np.cumsum(lengths)])
     shards = []
@@ -267,6 +264,16 @@ def _cut_documents(
             raise PlanError("a shard would hold no token, and readers cannot open an empty .bin", hint="fewer --shards")
         shards.append(TokenShard(split, int(places[low]), int(places[high - 1]), count, high - low))
     return shards
+
+
+def _check_large(count: int, lengths: Int64Array, options: PlanOptions, notices: list[str]) -> None:
+    """What --on-oversize says about documents that no shard can hold."""
+    if not count:
+        return
+    text = f"{count:,} documents are larger than a shard; the longest has {int(lengths.max()):,} tokens"
+    if options.on_oversize != "own-shard":
+        raise SampleTooLarge(text, hint="raise --shard-size, --max-doc-tokens N, or --on-oversize own-shard")
+    notices.append(f"{text}: each gets a shard of its own")
 
 
 def _sizes(lengths: Int64Array, sequences: Int64Array, options: PlanOptions, itemsize: int) -> tuple[Int64Array, int]:
@@ -334,7 +341,7 @@ def _check_context(sizes: Int64Array, capacity: int, context: int) -> None:
 
 
 def _cut_blocks(
-    split: int, places: UInt64Array, lengths: Int64Array, options: PlanOptions, itemsize: int
+    split: int, places: UInt64Array, lengths: Int64Array, options: PlanOptions, itemsize: int, notices: list[str]
 ) -> list[TokenShard]:
     """Best fit in blocks; a shard is some whole blocks."""
     assert options.tokens is not None
@@ -350,6 +357,7 @@ def _cut_blocks(
         np.int64,
     )
     sizes, capacity = _sizes(counts * context, counts, options, itemsize)
+    _check_large(int((sizes > capacity).sum()) if capacity else 0, lengths, options, notices)
     if options.samples_per_shard:
         raise UsageProblem("--samples-per-shard goes with --pack concat", hint="--shards N, or --shard-tokens N")
     bounds = _bounds(sizes, capacity, options).tolist()
