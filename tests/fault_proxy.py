@@ -116,6 +116,7 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self.endpoint = ""
 
     def __enter__(self) -> Self:
@@ -167,11 +168,16 @@ class FaultProxy:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:  # what a client that is gone will never read
+            writer.transport.abort()
+        for _ in range(3):
+            await asyncio.sleep(0)  # transports say goodbye in the next rounds of the loop
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._writers.add(writer)
         try:
             await _Connection(self, reader, writer).serve()
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -186,7 +192,9 @@ class FaultProxy:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection to the server."""
-        return await asyncio.open_connection(*self._upstream, limit=HEADER_LIMIT)
+        reader, writer = await asyncio.open_connection(*self._upstream, limit=HEADER_LIMIT)
+        self._writers.add(writer)
+        return reader, writer
 
 
 @dataclass
@@ -268,8 +276,8 @@ class _Connection:
         self._writer.write(answer.raw)
         async for block in _blocks(source, answer, seen.method):
             data, goes_on = await self._spoil(block, fault, seen)
+            seen.sent_bytes += len(data)  # before the client can have it, and ask
             self._writer.write(b"%x\r\n%b\r\n" % (len(data), data) if answer.is_chunked else data)
-            seen.sent_bytes += len(data)
             await self._writer.drain()
             if not goes_on:
                 return await self._break(fault)
