@@ -17,6 +17,9 @@ import numpy as np
 
 from shardtool.assign import Segments, byte_ranges
 from shardtool.errors import DestinationExists
+from shardtool.formats import BYTES
+from shardtool.storage import is_remote
+from shardtool.storage.files import absolute
 from shardtool.storage.local import LocalFile, temp_name, write_errors
 
 if TYPE_CHECKING:
@@ -46,13 +49,12 @@ __all__ = [
 SCHEMA = "shardtool/assign/1"
 Extents: TypeAlias = "Callable[[int], tuple[Int64Array, Int64Array]]"  # shard -> offset and bytes of its samples
 _DIGITS = 5
-_BYTE_FORMATS = ("tar", "tfrecord", "bin", "mds", "litdata", "arrow")  # a sample is a range of bytes of the file
 _TAG = "assign"
 
 
 def extents_of(dataset: Dataset) -> Extents | None:
     """Where the samples of each shard lie, from the indexes; None where a sample is no range of bytes."""
-    if dataset.manifest.format not in _BYTE_FORMATS:
+    if not dataset.num_shards or dataset.index(0).addressing != BYTES:
         return None
 
     def extents(shard: int) -> tuple[Int64Array, Int64Array]:
@@ -205,9 +207,12 @@ def reader_urls(found: Assignment, rank: int, worker: int, extents: Extents, dat
         offsets, sizes = byte_ranges(part, extents)
         rows = zip(part.shard.tolist(), part.count.tolist(), offsets.tolist(), sizes.tolist(), strict=True)
         for shard, count, offset, size in rows:
-            path = os.path.abspath(dataset.shard_path(shard))
+            path = absolute(dataset.shard_path(shard))
             is_whole = count == dataset.manifest.shards[shard].num_samples
-            yield path if is_whole else f"pipe:tail -c +{offset + 1} {shlex.quote(path)} | head -c {size}"
+            read = f"aws s3 cp {shlex.quote(path)} - | tail -c +{offset + 1}"
+            if not is_remote(path):
+                read = f"tail -c +{offset + 1} {shlex.quote(path)}"
+            yield path if is_whole else f"pipe:{read} | head -c {size}"
 
 
 def check_empty(folder: str) -> None:

@@ -76,6 +76,14 @@ def state_of(out: str) -> str:
     return "new"
 
 
+def is_ours(out: str) -> bool:
+    """Whether a data set of ours lies in `out`, or was begun there."""
+    place = open_place(out)
+    if place.is_local:
+        return any(os.path.exists(place.shown(name)) for name in (MANIFEST, HIDDEN))
+    return exists(place, MANIFEST) or next(iter(place.list(f"{HIDDEN}/")), None) is not None
+
+
 def _local_names(out: str) -> set[str]:
     """Names in the folder; none where it does not exist."""
     if not os.path.lexists(out):
@@ -347,6 +355,7 @@ __all__ = [
     "bytes_of",
     "check_space",
     "in_turn",
+    "is_ours",
     "load_plan",
     "locked",
     "our_files",

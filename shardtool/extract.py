@@ -25,6 +25,8 @@ from shardtool.errors import BadKey, DestinationExists, DuplicateKey, SourceNotF
 from shardtool.index_file import NO_FILE
 from shardtool.reading import Dataset
 from shardtool.repeats import find_repeats
+from shardtool.storage import is_remote
+from shardtool.storage.files import absolute
 from shardtool.storage.local import write_errors
 from shardtool.units import plural
 
@@ -135,7 +137,7 @@ def extract(
     began = time.monotonic()
     _check_apart(path, target)
     with Dataset.open(path) as dataset:
-        job = ExtractJob(os.path.abspath(dataset.path), os.path.abspath(target), selection, overwrite)
+        job = ExtractJob(absolute(dataset.path), os.path.abspath(target), selection, overwrite)
         shards = _shards(dataset, selection)
         with write_errors(target):
             os.makedirs(target, exist_ok=True)
@@ -150,6 +152,10 @@ def extract(
 
 
 def _check_apart(path: str, target: str) -> None:
+    if is_remote(target):
+        raise UsageProblem(f"{target}: files are extracted to a folder", hint="shardtool extract OUT DIR")
+    if is_remote(path):
+        return
     source, below = os.path.realpath(path), os.path.realpath(target)
     if os.path.commonpath([source, below]) == source:
         raise UsageProblem(f"{target} lies in the data set {path}", hint="choose a folder outside of it")

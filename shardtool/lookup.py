@@ -16,6 +16,8 @@ from shardtool import columns
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.manifest import MANIFEST
 from shardtool.reading import Dataset
+from shardtool.storage import is_remote, open_place
+from shardtool.storage.files import exists, split_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +34,8 @@ def open_at(path: str) -> tuple[Dataset, str]:
     Raises:
         SourceNotFound: no data set.
     """
+    if is_remote(path):
+        return _open_at_url(path)
     if os.path.isfile(path) and os.path.basename(path) != MANIFEST:
         folder = os.path.dirname(os.path.abspath(path))
         while folder != os.path.dirname(folder):
@@ -39,6 +43,17 @@ def open_at(path: str) -> tuple[Dataset, str]:
                 return Dataset.open(folder), os.path.relpath(os.path.abspath(path), folder)
             folder = os.path.dirname(folder)
     return Dataset.open(path), ""
+
+
+def _open_at_url(url: str) -> tuple[Dataset, str]:
+    place, name = split_file(url)
+    if "." in name and name != MANIFEST and exists(place, name):
+        folder = place.url
+        while folder.count("/") > 2:  # s3://bucket
+            if exists(open_place(folder), MANIFEST):
+                return Dataset.open(folder), url[len(folder) + 1 :]
+            folder = folder.rpartition("/")[0]
+    return Dataset.open(url), ""
 
 
 def key_bytes(word: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -83,14 +82,16 @@ def command(
 
 
 def _index(output: Output, places: tuple[str, ...], out_dir: str, workers: int) -> RebuildResult:
+    from shardtool.bare_shards import is_folder
+    from shardtool.destination import is_ours
     from shardtool.executors.local import workers_for
     from shardtool.index_bare import index_foreign
     from shardtool.rebuild import PRELOAD, rebuild
     from shardtool.workers import WorkerPool
 
     with WorkerPool(workers_for(workers), preload=PRELOAD) as pool:
-        if len(places) == 1 and os.path.isdir(places[0]):
-            if out_dir and _is_ours(places[0]):
+        if len(places) == 1 and is_folder(places[0]):
+            if out_dir and is_ours(places[0]):
                 raise UsageProblem(
                     f"{places[0]} is a data set of ours", hint=f"without --out-dir: shardtool index {places[0]}"
                 )
@@ -116,7 +117,3 @@ def _has_card(out: str) -> bool:
     from shardtool.storage.files import exists
 
     return exists(open_place(out), "README.md")
-
-
-def _is_ours(place: str) -> bool:
-    return any(os.path.exists(os.path.join(place, name)) for name in ("manifest.json", ".shardtool/plan.json"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -66,7 +65,7 @@ def _check(output: Output, places: tuple[str, ...], deep: bool, reader: str, wor
     from shardtool.verify_bare import verify_bare
 
     paths = find_shards(places)
-    num_bytes = sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+    num_bytes = sum(_size(path) for path in paths)
     with WorkerPool(workers_needed(num_bytes, len(paths), wanted, is_deep=True), preload=PRELOAD) as pool:
         if deep or reader:
             output.warn("shards without a manifest have no digests to compare with; only their structure is checked")
@@ -75,19 +74,28 @@ def _check(output: Output, places: tuple[str, ...], deep: bool, reader: str, wor
 
 def _is_dataset(places: tuple[str, ...]) -> bool:
     """Whether the one place is a folder of ours: finished, or begun, or empty; then `verify` says what it is."""
-    from shardtool.bare_shards import find_shards
+    from shardtool.bare_shards import find_shards, is_folder
+    from shardtool.destination import is_ours
     from shardtool.errors import SourceNotFound
 
-    if len(places) != 1 or (os.path.lexists(places[0]) and not os.path.isdir(places[0])):
+    if len(places) != 1 or not is_folder(places[0]):
         return False
-    if any(os.path.exists(os.path.join(places[0], name)) for name in ("manifest.json", ".shardtool")):
+    if is_ours(places[0]):
         return True
-    if not os.path.isdir(places[0]):
-        return False
     try:
         return not find_shards(places)
     except SourceNotFound:
         return True
+
+
+def _size(path: str) -> int:
+    """Bytes of a shard, 0 where it is not there."""
+    from shardtool.storage.files import file_size
+
+    try:
+        return file_size(path)
+    except FileNotFoundError:
+        return 0
 
 
 def _extent(path: str) -> tuple[int, int]:
