@@ -40,6 +40,7 @@ from shardtool.receipts import drop_receipts, fold_receipts, has_loose, read_rec
 from shardtool.scan import check_overlap
 from shardtool.storage import open_place
 from shardtool.storage.files import absolute
+from shardtool.storage.retries import new_retries
 from shardtool.units import format_range, plural
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class PackResult:
     num_missing: int
     failed: tuple[tuple[str, str], ...]
     seconds: dict[str, float]  # of each phase: plan, pack, publish
+    num_retries: int = 0  # requests to stores that were sent again
 
     @property
     def failed_entries(self) -> int:
@@ -143,6 +145,7 @@ class PackResult:
             **totals,
             "missing_shards": self.num_missing,
             "resumed_shards": self.num_resumed,
+            "retries": self.num_retries,
             "seconds": round(sum(self.seconds.values()), 3),
             "phase_seconds": {phase: round(seconds, 3) for phase, seconds in self.seconds.items()},
         }
@@ -321,18 +324,21 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
             _tidy(request, list(valid.values()))
             return PackResult(stored, known_manifest, 0, len(settled), 0, (), laps.seconds)
     todo = [shard for shard in _shards_of(request, stored) if shard not in settled]
+    retries = 0
     if todo:
         open_place(out).remove([MANIFEST])
         drop_receipts(out, set(todo) & set(known), known, len(stored.shards), durable=request.durable)
         num_settled = len(settled)
         if num_settled:
             say.step("resume", f"{plural(num_settled, 'shard')} of {len(stored.shards):,} are there already")
-        _run(request, stored, todo, executor, say)
+        retries = _run(request, stored, todo, executor, say)
+        if retries:
+            say.step("retry", f"{plural(retries, 'request')} had to be sent again, and succeeded")
     laps.end("pack")
     with in_turn(out, "publish"):
         manifest, failed, missing = _publish(request, stored)
     laps.end("publish")
-    return PackResult(stored, manifest, len(todo), len(settled), missing, failed, laps.seconds)
+    return PackResult(stored, manifest, len(todo), len(settled), missing, failed, laps.seconds, retries)
 
 
 class _Laps:
@@ -385,7 +391,8 @@ def _shards_of(request: PackRequest, stored: StoredPlan) -> list[int]:
     return by_size[number::count]
 
 
-def _run(request: PackRequest, stored: StoredPlan, todo: list[int], executor: Executor, say: Say) -> None:
+def _run(request: PackRequest, stored: StoredPlan, todo: list[int], executor: Executor, say: Say) -> int:
+    """Pack these shards; how many requests to stores were sent again."""
     job = job_for(
         absolute(request.out),
         stored,
@@ -395,12 +402,14 @@ def _run(request: PackRequest, stored: StoredPlan, todo: list[int], executor: Ex
     )
     total_bytes = sum(stored.shards[shard].num_bytes for shard in todo)
     total_samples = sum(stored.shards[shard].num_samples for shard in todo)
-    num_failed = 0
+    num_failed = num_retries = 0
     with say.progress(len(todo), total_bytes, total_samples) as progress, closing(executor.run(job, todo)) as receipts:
         for receipt in receipts:
             progress.advance(1, receipt.files[0].num_bytes, receipt.num_samples)
             num_failed += len(receipt.failed)
+            num_retries += receipt.retries
             _check_errors(request, num_failed, receipt)
+    return num_retries + new_retries()
 
 
 def _check_errors(request: PackRequest, num_failed: int, receipt: Receipt) -> None:

@@ -238,6 +238,7 @@ class Receipt:
     raw_bytes: int = 0  # of the shard before compression; 0 where it is not compressed
     raw_xxh3_128: str = ""
     waited: bool = field(default=False, compare=False)  # for the device; a hint to the executor, not stored
+    retries: int = field(default=0, compare=False)  # requests to a store that were sent again meanwhile; not stored
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from shardtool.samples import member_names
 from shardtool.sources.opening import open_reader
 from shardtool.sources.reader import FRESH_SECONDS, MEDIUM
 from shardtool.storage import open_place
+from shardtool.storage.retries import new_retries
 from shardtool.storage.shard_file import ShardFile
 from shardtool.worker import resolve
 
@@ -179,6 +180,7 @@ def _write(job: PackJob, shard: int, rows: ShardRows, tag: str) -> Draft:
         raw_bytes=written.raw_bytes,
         raw_xxh3_128=written.raw_xxh3_128,
         waited=MEDIUM.is_cold,
+        retries=new_retries(),
     )
     return Draft(file, index, receipt)
 

@@ -55,6 +55,7 @@ class S3Server:
 
         config = Config(
             s3={"addressing_style": "path"},
+            max_pool_connections=32,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )

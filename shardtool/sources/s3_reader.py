@@ -17,7 +17,8 @@ from shardtool import columns
 from shardtool.errors import AccessDenied, SourceChanged, SourceError, SourceNotFound
 from shardtool.sources.s3_url import base_of
 from shardtool.storage.s3.client import client_for
-from shardtool.storage.s3.many import Get, get_many
+from shardtool.storage.s3.many import Get, get_many, get_one
+from shardtool.storage.s3.retry import count_retry
 from shardtool.storage.s3.settings import S3Settings
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ PIECE_BYTES = 8 << 20  # AWS advises ranges of 8 to 16 MiB
 WINDOW_BYTES = 64 << 20
 REQUESTS = 64  # in flight, a process; 0.2 ms of CPU each, so that they keep a core busy at 10 to 20 ms of latency
 CHECK_MD5 = "SHARDTOOL_S3_CHECK_MD5"  # 1: compare objects with ETags that are MD5 sums; about 1.3 s a GB
+MD5_ATTEMPTS = 3
 _MD5 = re.compile(rb"[0-9a-f]{32}")
 
 
@@ -118,9 +120,10 @@ class S3Reader:
                 self._next = part + 1 if _num_pieces(self._sizes[part]) == 1 else -1
                 self._failed(part, got.error)
             assert got.data is not None
+            data = self._settled(part, got) if md5 and _num_pieces(self._sizes[part]) == 1 else got.data
             if md5 is not None:
-                md5.update(got.data)
-            yield memoryview(got.data)
+                md5.update(data)
+            yield memoryview(data)
         self._next = part + 1
         if md5 is not None and md5.hexdigest().encode() != self._versions[part]:
             self._damaged(part)
@@ -140,7 +143,7 @@ class S3Reader:
         if self._data[part] is not None:
             return
         (bucket, key), size, etag = self._place_of(part), self._sizes[part], self._versions[part]
-        version = f'"{etag.decode()}"' if etag else ""
+        version = etag.decode() if etag else ""
         if _num_pieces(size) == 1:
             yield Get(bucket, key, size, None, version)
             return
@@ -151,6 +154,17 @@ class S3Reader:
         if not self._checks_md5 or not _MD5.fullmatch(self._versions[part] or b""):
             return None
         return hashlib.md5(usedforsecurity=False)
+
+    def _settled(self, part: int, got: Got) -> bytearray:
+        """The bytes of a whole object; asked for again while they have another MD5 than its ETag says."""
+        data, attempts = got.data or bytearray(), 1
+        while hashlib.md5(data, usedforsecurity=False).hexdigest().encode() != self._versions[part]:
+            if attempts == MD5_ATTEMPTS:
+                self._next = part + 1
+                self._damaged(part)
+            count_retry("damaged")
+            data, attempts = get_one(self._client, got.get), attempts + 1
+        return data
 
     def _damaged(self, part: int) -> NoReturn:
         url = self.url_of(part)
