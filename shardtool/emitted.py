@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import DestinationExists
 from shardtool.hashing import digest_chunks
+from shardtool.model import FileRecord
 from shardtool.names import HIDDEN
 from shardtool.receipts import digest_of, file_document, file_record
 from shardtool.storage import open_place
 from shardtool.storage.files import exists
+from shardtool.storage.local import temp_name, write_errors
 from shardtool.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from shardtool.dialects import Emission, SideFile
-    from shardtool.model import FileRecord
+    from shardtool.storage.base import Place
 
 EMITTED = f"{HIDDEN}/emitted.jsonl"
 TAG = "emit"
@@ -137,6 +139,8 @@ def _digest(out: str, path: str) -> str:
 def _put(out: str, file: SideFile, *, durable: bool) -> tuple[FileRecord, bool]:
     """(what is at the path now, whether it is new)."""
     place = open_place(out)
+    if file.shares and place.is_local and (record := _linked(place, file)) is not None:
+        return record
     target = place.create(file.path, TAG)
     try:
         for piece in _buffered(file.content()):
@@ -149,6 +153,26 @@ def _put(out: str, file: SideFile, *, durable: bool) -> tuple[FileRecord, bool]:
         target.abort()
     if durable:
         place.sync([file.path])
+    return record, True
+
+
+def _linked(place: Place, file: SideFile) -> tuple[FileRecord, bool] | None:
+    """As `_put`, by a hard link; None where the file system has none."""
+    source, target = place.shown(file.shares), place.shown(file.path)
+    record = FileRecord(file.path, os.stat(source).st_size, digest_of(source))
+    with suppress(FileNotFoundError):
+        if os.path.samefile(source, target):
+            return record, False
+    temp = temp_name(target, TAG)
+    with write_errors(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(temp)
+            os.link(source, temp)
+        except OSError:
+            return None
+        os.rename(temp, target)
     return record, True
 
 

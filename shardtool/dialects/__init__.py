@@ -25,6 +25,13 @@ DIALECTS = {
     "energon": "shardtool.dialects.energon:emit",
     "hf-card": "shardtool.dialects.hf_card:emit",
     "mds": "shardtool.dialects.mds:emit",
+    "ds": "shardtool.dialects.tokens:emit_ds",
+    "olmo": "shardtool.dialects.tokens:emit_olmo",
+    "nanogpt": "shardtool.dialects.tokens:emit_nanogpt",
+    "llmc": "shardtool.dialects.tokens:emit_llmc",
+    "npy": "shardtool.dialects.tokens:emit_npy",
+    "megatron": "shardtool.dialects.trainers:emit_megatron",
+    "nanotron": "shardtool.dialects.trainers:emit_nanotron",
 }
 
 
@@ -34,6 +41,7 @@ class SideFile:
 
     path: str  # below the data set's folder
     content: Callable[[], Iterable[bytes]]  # the same bytes at every call
+    shares: str = ""  # a file of the data set with these very bytes: a hard link to it takes no space
     is_template: bool = False  # for users to edit: one that is there is left alone
 
 
