@@ -246,4 +246,4 @@ def request_with(bucket: str, headers: dict[str, str]) -> Request:
 
 
 def notes(place: S3Place) -> list[str]:
-    return [stat.path for stat in place._walk(".shardtool/uploads/")]
+    return [stat.path for stat in place.walk(".shardtool/uploads/")]

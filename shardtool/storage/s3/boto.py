@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from shardtool.errors import AccessDenied
 from shardtool.storage.s3.credentials import EXPIRED, HINT, CredentialChain
 from shardtool.storage.s3.exchange import Broken, Response
-from shardtool.storage.s3.settings import READ_BYTES
 from shardtool.storage.s3.watch import SpeedWatch
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from shardtool.storage.s3.settings import S3Settings
 
 MAX_CONNECTIONS = 256
+READ_BYTES = 128 << 10  # urllib3 gives nothing of a piece that breaks
 
 # Operation by method, whether there is a key, and the word of the query that tells it.
 OPERATIONS = {

@@ -10,6 +10,7 @@ import os
 import re
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import UsageProblem
@@ -115,6 +116,7 @@ class FastEngine:
 
         _used_in.append(os.getpid())
         address, settings = self._thin.address(bucket), self.settings
+        bundle = os.environ.get("AWS_CA_BUNDLE")
         make: Any = store.S3Store
         return make(
             bucket,
@@ -129,6 +131,7 @@ class FastEngine:
                 "connect_timeout": timedelta(seconds=settings.connect_s),
                 "read_timeout": timedelta(seconds=settings.stall_s),
                 "timeout": timedelta(seconds=TIMEOUT_S),
+                **({"root_certificate": Path(bundle).read_bytes()} if bundle else {}),
             },
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=0)},
             credential_provider=None if settings.no_sign_request else self._credentials,

@@ -5,21 +5,22 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from shardtool.errors import RemoteError, SourceNotFound
+from shardtool.errors import RemoteError
 from shardtool.storage.base import Stat
 from shardtool.storage.s3.address import object_url, split_url
 from shardtool.storage.s3.checksums import body_headers
 from shardtool.storage.s3.client import client_for
 from shardtool.storage.s3.download import object_bytes
 from shardtool.storage.s3.exchange import if_match
-from shardtool.storage.s3.journal import UPLOADS, abort_upload, open_uploads, read_entry
+from shardtool.storage.s3.journal import UPLOADS
 from shardtool.storage.s3.settings import S3Settings
+from shardtool.storage.s3.sweep import YOUNG_S, sweep_uploads
 from shardtool.storage.s3.upload import NewObject
 from shardtool.storage.s3.walk import walk
 from shardtool.storage.s3.xml import can_hold, delete_objects, elements_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from shardtool.model import FileRecord
     from shardtool.storage.s3.client import S3Client
@@ -86,7 +87,7 @@ class S3Place:
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
         """All objects whose path begins with `prefix`, in the order of the store; not the notes about uploads."""
-        for found in self._walk(prefix):
+        for found in self.walk(prefix):
             if not found.path.startswith(f"{UPLOADS}/"):
                 yield found
 
@@ -120,40 +121,16 @@ class S3Place:
     def sweep(self, tag: str, paths: Iterable[str]) -> None:
         """Abort the uploads of `paths` that a killed attempt of `tag` left behind: those in the journal, no others."""
         wanted = set(paths)
-        self._sweep(f"{tag}-", lambda path: path in wanted)
+        sweep_uploads(self, f"{tag}-", lambda path: path in wanted, young_s=YOUNG_S)
 
     def sweep_all(self) -> None:
         """Abort every upload that is in the journal: no other run may be writing here."""
-        self._sweep("", lambda _: True)
+        sweep_uploads(self, "", lambda _: True, young_s=0.0)
 
-    def _walk(self, prefix: str) -> Iterator[Stat]:
+    def walk(self, prefix: str) -> Iterator[Stat]:
+        """As `list`, with the notes about uploads."""
         for key, num_bytes, etag in walk(self.client, self.bucket, self.key(prefix)):
             yield Stat(key[len(self.prefix) :], num_bytes, etag)
-
-    def _sweep(self, name: str, is_meant: Callable[[str], bool]) -> None:
-        for note in list(self._walk(f"{UPLOADS}/{name}")):
-            try:
-                path, upload_id = read_entry(self.read(note.path))
-            except SourceNotFound:
-                continue  # its writer has just ended
-            if path and is_meant(path):
-                self._abort_noted(note.path, self.key(path), upload_id)
-                self.remove([note.path])
-
-    def _abort_noted(self, note: str, key: str, upload_id: str) -> None:
-        """One upload; where its id was not told before the end, those of its key that began after the note."""
-        if upload_id:
-            abort_upload(self.client, self.bucket, key, upload_id)
-            return
-        since = self._written_at(note)
-        for found in list(open_uploads(self.client, self.bucket, key, since)):
-            abort_upload(self.client, self.bucket, key, found)
-
-    def _written_at(self, path: str) -> float:
-        from email.utils import parsedate_to_datetime
-
-        told = self.client.request("HEAD", self.bucket, self.key(path)).headers.get("last-modified", "")
-        return parsedate_to_datetime(told).timestamp() if told else float("inf")
 
     def _delete_together(self, *keys: str) -> bool:
         """Whether the store took one request for all."""

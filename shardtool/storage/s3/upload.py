@@ -15,6 +15,7 @@ from shardtool.errors import AccessDenied, DestinationError, RemoteError, Shardt
 from shardtool.hashing import BLOCK_BYTES, FileDigest
 from shardtool.model import FileRecord
 from shardtool.storage.s3.checksums import ALGORITHM, body_headers, is_altered
+from shardtool.storage.s3.download import object_bytes
 from shardtool.storage.s3.journal import abort_upload, entry, entry_path, open_uploads, writer_name
 from shardtool.storage.s3.xml import complete_upload, text_of
 
@@ -192,11 +193,17 @@ class Multipart:
 
     def _check(self, num_bytes: int) -> None:
         """That the object is ours and whole; an answer that was lost on its way is made up for by this, too."""
-        stored = self._client.request("HEAD", self.place.bucket, self._key)
-        size = int(stored.headers.get("content-length", -1))
-        writer = stored.headers.get(WRITER_HEADER, self.writer)
-        if size != num_bytes or writer != self.writer:
-            raise _altered(self.place.shown(self.path), f"{size} bytes instead of {num_bytes}")
+        stored = self._client.request("HEAD", self.place.bucket, self._key, allow=(404,))
+        url = self.place.shown(self.path)
+        if stored.status == 404 or stored.headers.get(WRITER_HEADER, self.writer) != self.writer:
+            raise RemoteError(
+                f"{url}: the store lost its parts before they were joined",
+                hint="another run, or a lifecycle rule of the bucket, aborts uploads; run the same command again",
+                where={"url": url},
+            )
+        size = object_bytes(stored)
+        if size != num_bytes:
+            raise _altered(url, f"{size} bytes instead of {num_bytes}")
 
     def _abort_others(self) -> None:
         """A request for an upload that was sent twice may have begun two."""
