@@ -10,8 +10,8 @@ import glob
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from shardtool.errors import AccessDenied, CorruptShard, PlanMismatch, SourceNotFound
@@ -19,6 +19,7 @@ from shardtool.formats import BYTES, ROWS
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.reading import Dataset, joined, windows
 from shardtool.storage import open_place
+from shardtool.storage.fetching import Fetcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,16 +59,15 @@ class RemoteDataset(Dataset):
         self._versions: dict[int, str] = {}
         self._absent: dict[int, float] = {}  # when the cache did not hold a shard
         self._ahead: list[_Window] = []
-        self._threads: ThreadPoolExecutor | None = None
+        self._fetcher = Fetcher(2)
         self._lock = threading.RLock()
 
     def close(self) -> None:
         """Let go of files, indexes and what is on its way."""
         super().close()
         self._ahead.clear()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        self._fetcher.close()
+        self._fetcher = Fetcher(2)
 
     def shard_path(self, shard: int) -> str:
         """Where shard k is read: a path in the cache folder, or else where the data set lies."""
@@ -190,14 +190,13 @@ class RemoteDataset(Dataset):
 
     def _fetch_ahead(self, shard: int, index: ShardIndex, spans: list[tuple[int, int]]) -> None:
         """Have these windows of a shard on their way, and no others of it."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(2, thread_name_prefix="shardtool-ahead")
         wanted = [self._extent(index, first, last) for first, last in spans]
         kept = [window for window in self._ahead if window.shard != shard or (window.begin, window.end) in wanted]
         there = [(window.begin, window.end) for window in kept if window.shard == shard]
         for begin, end in wanted:
             if (begin, end) not in there:
-                kept.append(_Window(shard, begin, end, self._threads.submit(self._request, shard, begin, end - begin)))
+                request = partial(self._request, shard, begin, end - begin)
+                kept.append(_Window(shard, begin, end, self._fetcher.submit(request)))
         self._ahead = kept
 
     def _extent(self, index: ShardIndex, first: int, last: int) -> tuple[int, int]:

@@ -12,9 +12,11 @@ import tempfile
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self
 
 from shardtool.storage import is_remote, open_place
+from shardtool.storage.fetching import Fetcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -174,7 +176,7 @@ class RemoteStream:
         found = place.stat(name)
         self.num_bytes, self._version = found.num_bytes, found.version
         self._place, self._name = place, name
-        self._threads: ThreadPoolExecutor | None = None
+        self._fetcher = Fetcher(WINDOWS_AHEAD)
         self._coming: deque[Future[memoryview]] = deque()
         self._window = memoryview(b"")
         self._asked = 0  # bytes that windows were asked for
@@ -207,15 +209,12 @@ class RemoteStream:
 
     def close(self) -> None:
         """Give up what is on its way."""
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
+        self._fetcher.close()
 
     def _ask(self) -> None:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(WINDOWS_AHEAD, thread_name_prefix="shardtool-read")
         while len(self._coming) < WINDOWS_AHEAD and self._asked < self.num_bytes:
             size = min(WINDOW_BYTES, self.num_bytes - self._asked)
-            self._coming.append(self._threads.submit(self._fetch, self._asked, size))
+            self._coming.append(self._fetcher.submit(partial(self._fetch, self._asked, size)))
             self._asked += size
 
     def _fetch(self, offset: int, size: int) -> memoryview:
