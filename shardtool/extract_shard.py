@@ -13,6 +13,7 @@ import xxhash
 
 from shardtool.errors import CorruptShard, DestinationError, DestinationExists
 from shardtool.extract import ExtractReport, chosen_parts, chosen_samples, paths_of, runs_of, safe_path
+from shardtool.formats import BYTES, ROWS
 from shardtool.reading import Dataset, windows
 from shardtool.storage.local import destination_error
 
@@ -57,16 +58,19 @@ def _write_window(
     tree: Tree,
     report: ExtractReport,
 ) -> None:
-    base, end = int(index.offset[first]), int(index.offset[stop - 1] + index.num_bytes[stop - 1])
     rows = [row for row in range(int(index.part_start[first]), int(index.part_start[stop])) if row in paths]
-    data = memoryview(b"")
-    if end - base <= LARGE_BYTES:
-        with suppress(CorruptShard):  # then part by part, so that those before the damage come out
-            data = memoryview(dataset.read_range(shard, base, end - base))
+    data, base = memoryview(b""), 0
+    if index.addressing == BYTES:
+        base, end = int(index.offset[first]), int(index.offset[stop - 1] + index.num_bytes[stop - 1])
+        if end - base <= LARGE_BYTES:
+            with suppress(CorruptShard):  # then part by part, so that those before the damage come out
+                data = memoryview(dataset.read_range(shard, base, end - base))
     for row in rows:
         offset, size = int(index.part_offset[row]) - base, int(index.part_bytes[row])
         try:
-            if offset >= 0 and offset + size <= len(data):
+            if index.addressing == ROWS:
+                pieces = iter([memoryview(dataset.read_part(shard, row, check=False))])
+            elif offset >= 0 and offset + size <= len(data):
                 pieces = iter([data[offset : offset + size]])
             else:
                 pieces = _pieces(dataset, shard, base + offset, size)

@@ -245,6 +245,15 @@ def extent_fault(index: ShardIndex) -> str:
     return ""
 
 
+def sample_sizes(index: ShardIndex) -> Int64Array:
+    """int64[num_samples]: bytes of each sample, headers included where a sample is a run of bytes, else of its parts."""
+    if index.addressing == BYTES:
+        return index.num_bytes.astype(np.int64)
+    ends = np.concatenate([[0], np.cumsum(index.part_bytes.astype(np.int64))])
+    sizes: Int64Array = np.diff(ends[index.part_start])
+    return sizes
+
+
 def _from_batch(batch: Any, meta: dict[str, Any]) -> ShardIndex:
     parts = batch.column("parts")
     fields = parts.values

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardtool import columns
 from shardtool.dataset_stats import label_names
+from shardtool.formats import ROWS
 from shardtool.index_file import NO_FILE, part_table
 from shardtool.overhead import overhead_by_cause
 from shardtool.sniff import describe
@@ -69,6 +70,7 @@ class SampleView:
     shard: int
     sample: int
     record: ManifestShard
+    addressing: str  # BYTES; for CELLS and ROWS offset is the group, num_bytes the row in it
     offset: int
     num_bytes: int
     label: int | None
@@ -126,7 +128,9 @@ def view_sample(dataset: Dataset, shard: int, sample: int) -> SampleView:
     for row in range(int(index.part_start[sample]), int(index.part_start[sample + 1])):
         name, start, size = index.part_names[row].as_py(), int(index.part_offset[row]), int(index.part_bytes[row])
 
-        def read(offset: int, count: int, start: int = start, size: int = size) -> bytes:
+        def read(offset: int, count: int, start: int = start, size: int = size, row: int = row) -> bytes:
+            if index.addressing == ROWS:
+                return dataset.read_part(shard, row, check=False)[offset : offset + count]
             return dataset.read_range(shard, start + offset, max(min(count, size - offset), 0))
 
         source = index.part_source[row].as_py()
@@ -147,6 +151,7 @@ def view_sample(dataset: Dataset, shard: int, sample: int) -> SampleView:
         shard=shard,
         sample=sample,
         record=dataset.manifest.shards[shard],
+        addressing=index.addressing,
         offset=int(index.offset[sample]),
         num_bytes=int(index.num_bytes[sample]),
         label=label,

@@ -24,6 +24,7 @@ from snapshots import content, leftovers, small_tree
 from shardtool.errors import CorruptShard, SampleTooLarge
 from shardtool.formats import get_format
 from shardtool.hashing import digest_chunks
+from shardtool.loading.reader import SampleReader
 from shardtool.manifest import load_manifest
 from shardtool.pack import _background
 from shardtool.reading import Dataset
@@ -61,7 +62,28 @@ class Case(NamedTuple):
         return ["--format", self.format, *([] if self.compress == "none" else ["--compress", self.compress])]
 
 
-CASES = (Case("tar", golden="065b63d9ab54cb2ac861c17abbd5a6bd"),)
+CASES = (
+    Case("tar", golden="065b63d9ab54cb2ac861c17abbd5a6bd"),
+    Case("tar", golden="27a47eadf06a7a96bc3ed58517a3ca2d", compress="zstd:3", is_byte_stable=False),
+    Case("tfrecord", golden="5fb40bfb8e1941abf1e4641356cbbced"),
+    Case("mds", golden="44ea7aa4701a4ccb7ecebbc3bccc1fa0", has_any_key=False),
+    Case(
+        "mds",
+        golden="3e1bebeeba110ae8da60b41ccb117a7b",
+        compress="zstd:3",
+        has_any_key=False,
+        is_byte_stable=False,
+    ),
+    Case("litdata", golden="c1a2e5862046aed5d0a16a948fa8dca9", has_any_key=False),
+    Case("parquet", golden="4053c0913f215a996cbd3c30fc97dec0", has_any_key=False, is_byte_stable=False),
+    Case(
+        "parquet", golden="f3707d619deef336ee87595ae9891283", compress="zstd:3", has_any_key=False, is_byte_stable=False
+    ),
+    Case("arrow", golden="bf73279c60c3777a0494fad7099a762b", has_any_key=False, is_byte_stable=False),
+    Case(
+        "arrow", golden="33edfb9b84a1a301f4d1e3d01dfce84c", compress="zstd:3", has_any_key=False, is_byte_stable=False
+    ),
+)
 every_format = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.format}-{case.compress}")
 
 
@@ -148,6 +170,25 @@ def test_parts_are_read_in_any_order(case: Case, tmp_path: Path) -> None:
 
 
 @every_format
+@pytest.mark.parametrize("io", ["pread", "threads:3"])
+def test_samples_are_read_by_number(case: Case, tmp_path: Path, io: str) -> None:
+    packed(odd_tree(tmp_path / "src", case), tmp_path / "out", case, shards=3)
+    wanted = []
+    with Dataset.open(os.fspath(tmp_path / "out")) as dataset:
+        for shard in range(dataset.num_shards):
+            wanted += [{"__key__": os.fsdecode(s.key), **s.parts} for s in dataset.samples(shard)]
+    reader, numbers = SampleReader(os.fspath(tmp_path / "out"), io=io, check=True), list(range(len(wanted)))
+    random.Random(2).shuffle(numbers)
+    assert reader.read(numbers) == [wanted[number] for number in numbers]
+    assert [set(sample) for sample in SampleReader(os.fspath(tmp_path / "out"), parts=["txt"]).read([5])] == [
+        {"__key__", "txt"} & set(wanted[5])
+    ]
+    sizes = reader.sizes(np.array(numbers))
+    payload = [sum(len(data) for name, data in wanted[n].items() if name != "__key__") for n in numbers]
+    assert (sizes >= payload).all()
+
+
+@every_format
 @FEW
 @given(
     st.dictionaries(
@@ -162,7 +203,7 @@ def test_any_samples_come_back(
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
     tree = make_tree(folder / "src", {f"{number}.{part}": text for (number, part), text in texts.items()})
-    packed(tree, folder / "out", case, shard_size=4096, keep_case=True)
+    packed(tree, folder / "out", case, shard_size=16 << 10, keep_case=True)
     assert members_of(folder / "out") == source_of(tree)
     shutil.rmtree(folder)
 

@@ -181,8 +181,8 @@ def test_io_is_pread_or_threads(io: str) -> None:
         threads_of(io)
 
 
-def test_formats_without_byte_ranges_are_refused(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardtool.loading.reader.RANGED_FORMATS", ("bin",))
+def test_shards_of_tokens_are_refused(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtool.loading.reader.TOKEN_FORMATS", ("tar",))
     with pytest.raises(UnknownFormat, match="tar"):
         SampleReader(packed)
 

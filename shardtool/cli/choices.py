@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _SAME_NAME = (
     "format",
+    "compress",
     "shuffle",
     "group_by",
     "keep_case",
@@ -42,6 +43,7 @@ def plan_options(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOption
         **values,
         shards_multiple_of=chosen["shards_multiple_of"] or 1,
         alias=tuple(f"{part}={extension}" for part, extension in chosen["alias"]),
+        schema=tuple(f"{part}={kind}" for part, kind in chosen["schema"]),
         escape_names=chosen["escape_names"],
         require=tuple(chosen["require"] or ()),
         join=os.path.abspath(chosen["join"]) if chosen["join"] else "",

@@ -21,6 +21,7 @@ from shardtool.cli.command import SECTIONS, Command, GroupedOption, read_config,
 from shardtool.cli.output import Output
 from shardtool.cli.progress import MODES
 from shardtool.cli.types import (
+    CompressType,
     CountType,
     DidYouMeanChoice,
     PairType,
@@ -54,7 +55,13 @@ __all__ = [
 F = TypeVar("F", bound="Callable[..., Any]")
 
 SHARD_SIZE_BYTES = 256 << 20  # default of --shard-size for tar
-TAR_SLIPS = {"webdataset": "tar", "wds": "tar", "webdatset": "tar", "megatron": "bin", "idx": "bin", "tokens": "bin"}
+FORMAT_SLIPS = {
+    **dict.fromkeys(("webdataset", "wds", "webdatset"), "tar"),
+    **dict.fromkeys(("megatron", "idx", "tokens"), "bin"),
+    **dict.fromkeys(("tfrecords", "tensorflow", "tf"), "tfrecord"),
+    **dict.fromkeys(("mosaic", "mosaicml", "streaming"), "mds"),
+    **dict.fromkeys(("lit", "lightning"), "litdata"),
+}
 
 OPTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {}
 
@@ -201,10 +208,28 @@ SHARDS = (
     _define(
         "Shards",
         "--format",
-        type=DidYouMeanChoice(("tar", "bin"), TAR_SLIPS),
+        type=DidYouMeanChoice(("tar", "parquet", "arrow", "bin", "tfrecord", "mds", "litdata"), FORMAT_SLIPS),
         default="tar",
         show_default=True,
         help="Container of the shards.",
+    ),
+    _define(
+        "Shards",
+        "--schema",
+        multiple=True,
+        type=PairType(),
+        metavar="PART=KIND",
+        help="Make the column of PART binary, string, int64, image, audio or video; may be repeated. By default names"
+        " tell: cls is int64, txt and json are string, jpg is image.",
+    ),
+    _define(
+        "Shards",
+        "--compress",
+        type=CompressType(),
+        default="none",
+        show_default=True,
+        help="Compress tar and mds shards in frames, parquet and arrow in columns that are no media; auto looks at a"
+        " sample.",
     ),
     _define(
         "Shards",

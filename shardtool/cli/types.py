@@ -223,6 +223,27 @@ class PairType(click.ParamType[tuple[str, str]]):
         return left, right
 
 
+class CompressType(click.ParamType[str]):
+    """`none`, `auto`, `zstd` or `zstd:LEVEL`."""
+
+    name = "codec"
+
+    def convert(self, value: Any, param: Param, ctx: Ctx) -> str:
+        """The value itself, where it is one of these."""
+        from shardtool.formats.compression import settled
+
+        try:
+            settled(str(value))
+        except UsageProblem as problem:
+            hint = nearest(str(value), ["none", "auto", "zstd"])
+            raise BadValue(problem.message, hint=hint or problem.hint, param=param, ctx=ctx) from None
+        return str(value)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """`[none|auto|zstd[:L]]`."""
+        return "[none|auto|zstd[:L]]"
+
+
 class WorkersType(click.ParamType[int]):
     """`auto`, which is 0 to the program, or a number of processes."""
 

@@ -80,8 +80,9 @@ class Settings:
 class WrittenShard:
     """Where everything lies in a shard that was written, in the terms of the format's addressing.
 
-    `bytes` and `cells`: bytes of the shard file (of what it decompresses to, where it is compressed). `rows`:
-    sample_offset is the row group, sample_bytes the row in it, part_offset the number of the part's column.
+    `bytes`: bytes of the shard file (of what it decompresses to, where it is compressed). `rows`: sample_offset is the
+    row group, sample_bytes the row in it, part_offset the number of the part's column. `cells`: part_offset is a byte of
+    the shard file, the others as for `rows`.
     """
 
     sample_offset: Int64Array  # int64[num_samples]

@@ -28,4 +28,6 @@ def settled(text: str) -> str:
         return f"zstd:{DEFAULT_LEVEL}"
     if codec == "zstd" and colon and level.isdecimal() and 1 <= int(level) <= MAX_LEVEL:
         return f"zstd:{int(level)}"
-    raise UsageProblem(f"--compress {text!r} is none of those known", hint=f"none, auto, zstd, or zstd:1 to {MAX_LEVEL}")
+    raise UsageProblem(
+        f"--compress {text!r} is none of those known", hint=f"none, auto, zstd, or zstd:1 to {MAX_LEVEL}"
+    )

@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardtool import columns
+from shardtool.formats import ROWS
 
 if TYPE_CHECKING:
     from shardtool.index_file import ShardIndex
 
-__all__ = ["ShardTable"]
+__all__ = ["FILE", "FRAMES", "PARTS", "ShardTable"]
+
+FILE = "file"  # a part is a run of bytes of the file
+FRAMES = "frames"  # of what the file decompresses to
+PARTS = "parts"  # found by the reader of the format
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +34,7 @@ class ShardTable:
     digest: memoryview  # uint64[num_parts], xxh3_64
     code: memoryview  # int32[num_parts], row in names
     names: tuple[str, ...]
+    source: str  # FILE, FRAMES or PARTS: what offsets point into
     _key_start: memoryview  # int32[num_samples + 1]
     _key_data: memoryview
 
@@ -44,6 +50,7 @@ class ShardTable:
             digest=_view(index.part_xxh3_64, np.uint64),
             code=_view(encoded.indices.to_numpy(), np.int32),
             names=tuple(shown(name) for name in columns.to_list(encoded.dictionary)),
+            source=PARTS if index.addressing == ROWS else FRAMES if "frames" in index.meta else FILE,
             _key_start=_view(starts, np.int64),
             _key_data=_view(data, np.uint8),
         )

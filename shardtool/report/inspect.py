@@ -99,6 +99,7 @@ def sample_document(view: SampleView) -> dict[str, Any]:
         "shard": view.shard,
         "path": view.record.path,
         "sample": view.sample,
+        "addressing": view.addressing,
         "offset": view.offset,
         "bytes": view.num_bytes,
         "label": view.label,
@@ -125,13 +126,16 @@ def sample_text(view: SampleView, *, ascii_only: bool) -> str:
     place = f"sample {view.sample} of {view.record.num_samples:,} in shard {view.shard}"
     lines = [*_line("sample", clip(escape_key(view.key), 60), view.record.split), *_line("", place, view.record.path)]
     extent = f"{view.num_bytes:,} bytes from byte {view.offset:,} on"
+    if view.addressing != "bytes":
+        extent = f"row {view.num_bytes:,} of group {view.offset:,}"
     label = [f"label {view.label}" + (f" ({printable(view.label_name)})" if view.label_name else "")]
     lines += _line("", extent, *(label if view.label is not None else []))
     rows = [
         [clip(printable(_name(part.name)), 20), part.num_bytes, part.offset, f"{part.xxh3_64:016x}", _what(part, 22)]
         for part in view.parts
     ]
-    header = ("part", "bytes", "offset", "xxh3_64", "content")
+    place = "column" if view.addressing == "rows" else "offset"
+    header = ("part", "bytes", place, "xxh3_64", "content")
     lines += ["", table(rows, header=header, align="lrrll", indent="  "), ""]
     for part in view.parts:
         lines += _part_lines(view, part)

@@ -30,7 +30,7 @@ class ShardDataset(Dataset[Any]):
     shard; torch's own samplers work over it, at the price of scattered reads: `ShardBatchSampler` keeps them close.
 
     Args:
-        path: folder of the data set.
+        path: folder or URL of the data set.
         split: its name; "" takes the only one, or `train`.
         parts: part names to read; None reads all.
         decode: True decodes json, txt, cls and npy; or a list of those kinds.
@@ -38,12 +38,13 @@ class ShardDataset(Dataset[Any]):
         io: `pread`, or `threads:N` for N reads at a time.
         valid: name of an entry that is False for samples which policy `pad` repeats; "" adds none.
         check: compare every part with its digest.
+        cache: a folder that `shardtool stage` fills with some or all of it: what is there is read there.
         preload: keep the whole split in the page cache, shared by all processes of the node; see `preload`.
 
     Raises:
         SourceNotFound: no data set there.
         UsageProblem: no such split, a value out of range, or too little memory to preload.
-        UnknownFormat: a format whose samples are no byte ranges.
+        UnknownFormat: shards of tokens.
     """
 
     def __init__(
@@ -57,10 +58,19 @@ class ShardDataset(Dataset[Any]):
         io: str = "pread",
         valid: str = "",
         check: bool = False,
+        cache: str = "",
         preload: bool = False,
     ) -> None:
         self.reader = SampleReader(
-            path, split=split, parts=parts, decode=decode, transform=transform, io=io, valid=valid, check=check
+            path,
+            split=split,
+            parts=parts,
+            decode=decode,
+            transform=transform,
+            io=io,
+            valid=valid,
+            check=check,
+            cache=cache,
         )
         if preload:
             self.preload()
