@@ -16,7 +16,7 @@ from shardtool.errors import UsageProblem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-SECTIONS = ("Source", "Grouping", "Shards", "Tokens", "Order", "Running", "Output", "Options")
+SECTIONS = ("Source", "Object storage", "Grouping", "Shards", "Tokens", "Order", "Running", "Output", "Options")
 
 EXIT_CODES = {
     0: "done",
