@@ -12,18 +12,21 @@ import os
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import xxhash
 
 from shardtool.assignment import fingerprint_of, split_shards
 from shardtool.errors import UnknownFormat, UsageProblem
+from shardtool.formats import BYTES
+from shardtool.index_file import sample_sizes
 from shardtool.loading.decode import decoder_for, decoders_named
-from shardtool.loading.files import ShardFiles
 from shardtool.loading.memory import reuse_freed_memory
-from shardtool.loading.tables import ShardTable
+from shardtool.loading.remote import open_files
+from shardtool.loading.tables import FILE, FRAMES, PARTS, ShardTable
 from shardtool.reading import Dataset
+from shardtool.storage import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,26 +40,32 @@ if TYPE_CHECKING:
 __all__ = ["KEY", "Fetch", "SampleReader", "threads_of"]
 
 KEY = "__key__"  # webdataset's name for it
-RANGED_FORMATS = ("tar",)  # whose index tells the byte range of every part
+TOKEN_FORMATS = ("bin",)  # whose samples are token ids, read as one stream
 MAX_GAP = 8 << 10  # bytes read for nothing rather than another call; a call costs what 8 KiB of copying do
+REMOTE_GAP = 64 << 10  # the same where a call is a request
+REMOTE_THREADS = 16
 MAX_RUN = 8 << 20  # bytes of one read
 ALONE_BYTES = 32 << 10  # a part of so many is read into bytes of its own; cutting it out of a longer read would copy it
 MAX_TABLE_PARTS = 8 << 20  # of all tables kept
 
 Pick = tuple[dict[str, Any], str, int, int, int]  # sample, part name, part, offset, size
+Data: TypeAlias = "bytes | list[bytes]"  # a range, or parts
 
 
 class Run:
     """One read: bytes begin..end-1 of a shard file (its place in the manifest), and the parts in it."""
 
-    __slots__ = ("begin", "end", "picks", "shard")
+    __slots__ = ("begin", "end", "picks", "shard", "source")
 
-    def __init__(self, shard: int, begin: int, end: int, picks: list[Pick]) -> None:
-        self.shard, self.begin, self.end, self.picks = shard, begin, end, picks
+    def __init__(self, shard: int, begin: int, end: int, picks: list[Pick], source: str = FILE) -> None:
+        self.shard, self.begin, self.end, self.picks, self.source = shard, begin, end, picks, source
 
-    def takes(self, offset: int, size: int) -> bool:
-        """True where a part that lies close is small enough to be read along."""
-        return size < ALONE_BYTES and offset + size - self.begin <= MAX_RUN
+    def takes(self, offset: int, size: int, gap: int) -> bool:
+        """True where a part lies close and is small enough to be read along."""
+        if self.source == PARTS:
+            return True
+        is_close = self.begin <= offset <= self.end + gap
+        return is_close and size < ALONE_BYTES and offset + size - self.begin <= MAX_RUN
 
 
 class Fetch:
@@ -70,7 +79,7 @@ class Fetch:
         is_valid: NDArray[np.bool_] | None,
     ) -> None:
         self._reader, self._runs, self._found, self._is_valid = reader, runs, found, is_valid
-        self._pending: list[Future[list[bytes]]] = []
+        self._pending: list[Future[list[Data]]] = []
 
     def begin(self, pool: ThreadPoolExecutor, tasks: int) -> Fetch:
         """Have so many tasks of a pool read the batch, every tasks-th range each."""
@@ -90,19 +99,20 @@ class SampleReader:
     """Samples of one split of a packed data set.
 
     Args:
-        path: folder of the data set.
+        path: folder or URL of the data set.
         split: its name; "" takes the only one, or `train`.
         parts: part names to read; None reads all. A sample without such a part lacks the entry.
         decode: True decodes json, txt, cls and npy, False leaves bytes; or a list of those kinds.
         transform: called with each sample; what it returns is the sample.
-        io: `pread` reads one range after the other, `threads:N` N at a time.
+        io: `pread` reads one range after the other, `threads:N` N at a time; 16 at a time from an object store.
         valid: name of an entry that is False for samples which `pad` repeats, True for all others; "" adds none.
         check: compare every part with the digest in the index.
+        cache: a folder that `shardtool stage` fills with some or all of it: what is there is read there.
 
     Raises:
         SourceNotFound: no data set there.
         UsageProblem: no such split, or a value out of range.
-        UnknownFormat: a format whose samples are no byte ranges.
+        UnknownFormat: shards of tokens.
     """
 
     def __init__(
@@ -116,17 +126,20 @@ class SampleReader:
         io: str = "pread",
         valid: str = "",
         check: bool = False,
+        cache: str = "",
     ) -> None:
         self._path, self._pid, self._preloaded = os.fspath(path), 0, np.empty(0, np.int64)
         self._parts = None if parts is None else frozenset(parts)
         self._kinds, self._transform = decoders_named(decode), transform
         self._threads, self._valid, self._check = threads_of(io), valid, check
+        self._cache, self._gap = os.fspath(cache), MAX_GAP
+        if is_remote(self._path):
+            self._gap, self._threads = REMOTE_GAP, self._threads if io != "pread" else REMOTE_THREADS
         manifest = Dataset.open(self._path).manifest
-        if manifest.format not in RANGED_FORMATS or manifest.compression != "none":
+        if manifest.format in TOKEN_FORMATS:
             raise UnknownFormat(
-                f"{path} holds {manifest.format} shards, compression {manifest.compression}; "
-                f"single samples can be read out of: {', '.join(RANGED_FORMATS)}",
-                hint="shardtool convert makes tar shards of them",
+                f"{path} holds {manifest.format} shards, which are one stream of tokens, not samples",
+                hint="give the pairs to a loader of token data",
             )
         self.dataset_id = manifest.dataset_id
         self.shards = split_shards(manifest, split)
@@ -176,13 +189,13 @@ class SampleReader:
         return self._edges[shards] + rows
 
     def sizes(self, numbers: Int64Array) -> Int64Array:
-        """int64[n]: bytes of each sample in its shard, headers included."""
+        """int64[n]: bytes of each sample in its shard, headers included where a sample is a run of bytes."""
         self._reopen()
         shards, rows = self._locate(numbers)
         out = np.empty_like(rows)
         for shard in np.unique(shards).tolist():
             chosen = shards == shard
-            out[chosen] = self._index(int(self.shards.places[shard])).num_bytes[rows[chosen]]
+            out[chosen] = sample_sizes(self._index(int(self.shards.places[shard])))[rows[chosen]]
         return out
 
     def hint(self, shards: Int64Array, rows: Int64Array, counts: Int64Array) -> None:
@@ -191,6 +204,8 @@ class SampleReader:
         for shard, row, count in zip(shards.tolist(), rows.tolist(), counts.tolist(), strict=True):
             place = int(self.shards.places[shard])
             index = self._index(place)
+            if index.addressing != BYTES or "raw_bytes" in index.meta:
+                continue  # columns lie apart, frames are found when they are read
             begin, last = int(index.offset[row]), row + count - 1
             self._files.will_need(place, begin, int(index.offset[last] + index.num_bytes[last]) - begin)
 
@@ -211,15 +226,30 @@ class SampleReader:
             self._dataset.close()
         self._pid = 0
 
-    def read_runs(self, runs: list[Run]) -> list[bytes]:
-        """The bytes of each range."""
+    def read_runs(self, runs: list[Run]) -> list[Data]:
+        """The bytes of each range, or the parts of it."""
         read = self._files.read
-        return [read(run.shard, run.begin, run.end - run.begin) for run in runs]
+        return [
+            read(run.shard, run.begin, run.end - run.begin) if run.source == FILE else self._read_by_format(run)
+            for run in runs
+        ]
 
-    def unpack(self, runs: list[Run], data: list[bytes]) -> None:
+    def _read_by_format(self, run: Run) -> Data:
+        """What no `pread` gives; one thread at a time, for the reader of a shard keeps what it decoded last."""
+        with self._lock:
+            if run.source == FRAMES:
+                return self._dataset.read_range(run.shard, run.begin, run.end - run.begin)
+            read = self._dataset.read_part
+            return [read(run.shard, part, check=False) for _, _, part, _, _ in run.picks]
+
+    def unpack(self, runs: list[Run], data: list[Data]) -> None:
         """Cut the parts out of the ranges, and decode them."""
         is_plain = not (self._check or self._kinds)
         for run, piece in zip(runs, data, strict=True):
+            if isinstance(piece, list):
+                for (sample, name, part, _, _), payload in zip(run.picks, piece, strict=True):
+                    sample[name] = payload if is_plain else self._value(run.shard, name, part, payload)
+                continue
             begin = run.begin
             for sample, name, part, offset, size in run.picks:
                 payload = piece[offset - begin : offset - begin + size]
@@ -247,7 +277,7 @@ class SampleReader:
         shards, rows = self._locate(numbers[by_place])
         found: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
         runs: list[Run] = []
-        known, wanted = -1, self._parts
+        known, wanted, gap = -1, self._parts, self._gap
         for spot, shard, row in zip(by_place.tolist(), shards.tolist(), rows.tolist(), strict=True):
             if shard != known:
                 known, place, run = shard, int(self.shards.places[shard]), Run(-1, -MAX_RUN, -MAX_RUN, [])
@@ -261,11 +291,11 @@ class SampleReader:
                     continue
                 offset, size = offsets[part], sizes[part]
                 sample[name] = b""  # keeps the order of the parts, whichever is read first
-                if run.begin <= offset <= run.end + MAX_GAP and run.takes(offset, size):
+                if run.takes(offset, size, gap):
                     run.picks.append((sample, name, part, offset, size))
                     run.end = max(run.end, offset + size)
                 else:
-                    run = Run(place, offset, offset + size, [(sample, name, part, offset, size)])
+                    run = Run(place, offset, offset + size, [(sample, name, part, offset, size)], table.source)
                     runs.append(run)
         return runs, found
 
@@ -303,8 +333,8 @@ class SampleReader:
                     reuse_freed_memory()
 
     def _open(self) -> None:
-        self._dataset = Dataset.open(self._path)
-        self._files = ShardFiles(self._dataset)
+        self._dataset = Dataset.open(self._path, cache=self._cache)
+        self._files = open_files(self._dataset)
         self._tables: OrderedDict[int, ShardTable] = OrderedDict()
         self._table_parts = 0
         self._pool = None
