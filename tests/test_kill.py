@@ -16,7 +16,7 @@ from helpers import make_tree, pack
 from snapshots import content, leftovers, rewritten, stamps, temps
 
 from shardtool.plan_file import load_plan
-from shardtool.receipts import is_valid, read_receipts
+from shardtool.receipts import read_receipts, valid_receipts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,8 +56,8 @@ def proven(out: Path) -> dict[str, tuple[int, int]]:
     stored = load_plan(place) if out.exists() else None
     if stored is None:
         return {}
-    receipts = [r for r in read_receipts(place).values() if is_valid(place, r, stored.plan_id, deep=True)]
-    paths = {record.path for receipt in receipts for record in (*receipt.files, receipt.index)}
+    receipts = valid_receipts(place, read_receipts(place), stored.plan_id, len(stored.shards), deep=True)
+    paths = {record.path for receipt in receipts.values() for record in (*receipt.files, receipt.index)}
     return {path: stamp for path, stamp in stamps(out).items() if path in paths}
 
 
