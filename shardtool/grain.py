@@ -41,13 +41,14 @@ class ShardSource:
     """Random access to the samples of one split; batches are read with few preads.
 
     Args:
-        path: folder of the data set.
+        path: folder or URL of the data set.
         split: its name; "" takes the only one, or `train`.
         parts: part names to read; None reads all.
         decode: True decodes json, txt, cls and npy; or a list of those kinds.
         transform: called with each sample; what it returns is the sample.
         io: `pread`, or `threads:N` for N reads at a time.
         check: compare every part with its digest.
+        cache: a folder that `shardtool stage` fills with some or all of it: what is there is read there.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class ShardSource:
         transform: Callable[[dict[str, Any]], Any] | None = None,
         io: str = "pread",
         check: bool = False,
+        cache: str = "",
     ) -> None:
         self.reader = SampleReader(
-            path, split=split, parts=parts, decode=decode, transform=transform, io=io, check=check
+            path, split=split, parts=parts, decode=decode, transform=transform, io=io, check=check, cache=cache
         )
 
     def __len__(self) -> int:
