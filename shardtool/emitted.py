@@ -139,8 +139,8 @@ def _digest(out: str, path: str) -> str:
 def _put(out: str, file: SideFile, *, durable: bool) -> tuple[FileRecord, bool]:
     """(what is at the path now, whether it is new)."""
     place = open_place(out)
-    if file.shares and place.is_local and (record := _linked(place, file)) is not None:
-        return record
+    if file.shares and place.is_local and (linked := _linked(place, file)) is not None:
+        return linked
     target = place.create(file.path, TAG)
     try:
         for piece in _buffered(file.content()):

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     type=DialectsType(),
     default=(),
     help="Write the index files of other loaders beside the shards, and say how they load them: "
-    "wids, sizes, list, dali, energon, hf-card, mds; several with commas.",
+    "wids, sizes, list, dali, energon, hf-card, mds, and of token shards ds, olmo, nanogpt, llmc, npy, megatron, "
+    "nanotron; several with commas.",
 )
 @click.option(
     "--split-shards",

@@ -9,7 +9,7 @@ import click
 from shardtool.cli.choices import is_given
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import CountType, DidYouMeanChoice
-from shardtool.cli.types import WordsType
+from shardtool.cli.types import DialectsType
 from shardtool.errors import UsageProblem
 from shardtool.token_options import TokenOptions
 
@@ -83,7 +83,8 @@ _OPTIONS = (
     _option(
         "--emit",
         metavar="LAYOUTS",
-        type=WordsType(),
+        type=DialectsType(),
+        default=(),
         help="Offer the data set as ds,olmo,nanogpt,llmc,npy,megatron,nanotron too.",
     ),
 )
