@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -121,9 +123,30 @@ def test_7_no_space(tree: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert not out.exists()
 
 
-@pytest.mark.skip(reason="there is no remote storage yet")
-def test_8_a_remote_store_kept_failing() -> None:
-    raise AssertionError
+def test_8_a_remote_store_kept_failing(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]  # nobody listens there once this ends
+    for name, value in unreachable_store(port, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    began = time.monotonic()
+    for command in (("pack", tree, "s3://bucket/out"), ("stats", "s3://bucket/out"), ("verify", "s3://bucket/out")):
+        ran = run_cli(*command, "--json")
+        check_error(ran, 8, "RemoteError")
+        assert f"127.0.0.1:{port}" in ran.error["message"]
+        assert "never-shown" not in ran.err
+    assert time.monotonic() - began < 10
+
+
+def unreachable_store(port: int, tmp_path: Path) -> dict[str, str]:
+    """The environment of a store that is not there, and of a user who does not want to wait for it."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "never-shown",
+        "AWS_REGION": "us-east-1",
+        "SHARDTOOL_S3_RETRY_SECONDS": "0.5",
+        "SHARDTOOL_CACHE": os.fspath(tmp_path / "cache"),
+    }
 
 
 def test_130_interrupted_and_resumable(tree: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import click
 
 from shardtool.cli.options import Command, Output, output_options
 from shardtool.cli.reading_options import emit_options, load_state_file, reading_options, wish_of
+from shardtool.cli.s3_options import s3_options
 from shardtool.errors import UsageProblem
 from shardtool.units import plural
 
@@ -25,11 +26,12 @@ if TYPE_CHECKING:
         "shardtool assign out/ --world-size 16 --rank 3 --json --expand 0:1024",
         "shardtool assign out/ --world-size 16 --loader-workers 4 --emit urls -o lists/",
     ),
-    exit_codes=(4, 5, 6, 7),
+    exit_codes=(4, 5, 6, 7, 8),
 )
 @click.argument("out", metavar="OUT")
 @reading_options
 @emit_options
+@s3_options
 @output_options
 def command(output: Output, out: str, **chosen: Any) -> None:
     """Say which rank reads which samples of OUT, exactly once an epoch, and what that costs."""

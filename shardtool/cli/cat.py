@@ -10,6 +10,7 @@ import click
 
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, Output, output_options
+from shardtool.cli.s3_options import s3_options
 from shardtool.errors import SourceNotFound, UsageProblem
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         "shardtool cat out/ cats/0001.jpg > 0001.jpg",
         "shardtool cat out/ cats/0001 dogs/0002 --part txt",
     ),
-    exit_codes=(4, 5),
+    exit_codes=(4, 5, 8),
 )
 @click.argument("out", metavar="OUT")
 @click.argument("members", nargs=-1, required=True, metavar="KEY.PART...")
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--split", metavar="NAME", default="", cls=GroupedOption, section="Source", help="Look for the keys in this split."
 )
+@s3_options
 @output_options
 def command(output: Output, out: str, members: tuple[str, ...], part: str, split: str) -> None:
     """Write parts of samples in the data set OUT to stdout as they are, one after another; digests are checked."""

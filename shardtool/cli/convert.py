@@ -16,6 +16,7 @@ from shardtool.cli.options import (
     shard_options,
 )
 from shardtool.cli.pack import run_pack
+from shardtool.cli.s3_options import s3_options
 
 
 @click.command(
@@ -25,7 +26,7 @@ from shardtool.cli.pack import run_pack
         "shardtool convert 'old/train-{000..099}.tar' new/ --shard-size 1GiB --seed 7",
         "shardtool convert data.jsonl.gz photos.zip out/ --include '*.jpg' --split train=0.9,validation=0.1",
     ),
-    exit_codes=(3, 4, 5, 6, 7),
+    exit_codes=(3, 4, 5, 6, 7, 8),
 )
 @click.argument("sources", nargs=-1, metavar="[SRC...]")
 @click.argument("out", metavar="OUT")
@@ -34,6 +35,7 @@ from shardtool.cli.pack import run_pack
 @shard_options
 @running_options
 @options("dry-run", "world-size", "loader-workers")
+@s3_options
 @output_options
 def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -> None:
     """Pack the samples of SRC - data sets, shards, archives, tables - into shards in OUT.

@@ -6,6 +6,7 @@ import click
 
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, Output, output_options
+from shardtool.cli.s3_options import s3_options
 from shardtool.errors import Incomplete
 from shardtool.units import plural
 
@@ -17,7 +18,7 @@ from shardtool.units import plural
         "shardtool diff old/ new/ --exit-code && echo equal",
         "shardtool diff old/ new/ --json | jq .changed.count",
     ),
-    exit_codes=(3, 4, 5),
+    exit_codes=(3, 4, 5, 8),
 )
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
@@ -28,6 +29,7 @@ from shardtool.units import plural
     is_flag=True,
     help="End with 3 where anything differs; without it a difference is no failure.",
 )
+@s3_options
 @output_options
 def command(output: Output, before: str, after: str, exit_code: bool) -> None:
     """Compare the data sets A and B: samples added, removed, moved and changed."""

@@ -8,6 +8,7 @@ import click
 
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, CountType, DidYouMeanChoice, Output, options, output_options
+from shardtool.cli.s3_options import s3_options
 from shardtool.cli.types import WordsType
 from shardtool.errors import DamageFound
 
@@ -41,7 +42,7 @@ def selecting(function: Any) -> Any:
         "shardtool extract out/ photos/ 'cats/*' dogs/0442",
         "shardtool extract out/ photos/ --split validation --parts jpg",
     ),
-    exit_codes=(4, 5, 6, 7),
+    exit_codes=(4, 5, 6, 7, 8),
 )
 @click.argument("out", metavar="OUT")
 @click.argument("target", metavar="DIR")
@@ -60,6 +61,7 @@ def selecting(function: Any) -> Any:
     "--overwrite", cls=GroupedOption, section="Output", is_flag=True, help="Replace files that are there already."
 )
 @options("workers")
+@s3_options
 @output_options
 def command(output: Output, out: str, target: str, keys: tuple[str, ...], **chosen: Any) -> None:
     """Write the samples of OUT, or those that KEY names, to files below DIR; digests are checked on the way."""

@@ -8,6 +8,7 @@ import click
 
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, Output, options, output_options
+from shardtool.cli.s3_options import s3_options
 from shardtool.cli.types import DialectsType
 from shardtool.errors import UsageProblem
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         "shardtool index 'shards/train-{000..099}.tar'",
         "shardtool index out/ --emit wids,energon,hf-card",
     ),
-    exit_codes=(3, 4, 5, 6, 7),
+    exit_codes=(3, 4, 5, 6, 7, 8),
 )
 @click.argument("places", nargs=-1, required=True, metavar="OUT")
 @click.option(
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     help="For --emit energon of a data set without splits: give whole shards to train, val, test.",
 )
 @options("workers")
+@s3_options
 @output_options
 def command(
     output: Output,

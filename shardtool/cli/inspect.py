@@ -8,6 +8,7 @@ import click
 
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, Output, options, output_options
+from shardtool.cli.s3_options import s3_options
 from shardtool.errors import UsageProblem
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         "shardtool inspect out/ train-00003-of-00008.tar",
         "shardtool inspect out/ --compat all",
     ),
-    exit_codes=(4, 5),
+    exit_codes=(4, 5, 8),
 )
 @click.argument("out", metavar="OUT")
 @click.argument("what", required=False, metavar="[KEY|SHARD|SHARD:N]")
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     "--split", metavar="NAME", default="", cls=GroupedOption, section="Source", help="Look for the key in this split."
 )
 @options("compat")
+@s3_options
 @output_options
 def command(output: Output, out: str, what: str | None, split: str, compat: tuple[str, ...]) -> None:
     """Show the data set in OUT, one of its shards (by number or name), or one sample (by key, or SHARD:N).

@@ -12,6 +12,7 @@ import click
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, Output, output_options
 from shardtool.cli.output import emit
+from shardtool.cli.s3_options import s3_options
 from shardtool.errors import UsageProblem
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ SCHEMA = "shardtool/ls/1"
         "shardtool ls out/ --braces --split train",
         "shardtool ls out/ --samples | head",
     ),
-    exit_codes=(4, 5),
+    exit_codes=(4, 5, 8),
 )
 @click.argument("out", metavar="OUT")
 @click.option("--split", metavar="NAME", default="", cls=GroupedOption, section="Source", help="Only this split.")
@@ -48,6 +49,7 @@ SCHEMA = "shardtool/ls/1"
     section="Output",
     help="List samples: key, then parts with their bytes.",
 )
+@s3_options
 @output_options
 def command(output: Output, out: str, split: str, braces: bool, samples: bool) -> None:
     """List the shards of the data set in OUT; with -q their paths only."""

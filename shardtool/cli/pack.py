@@ -18,6 +18,7 @@ from shardtool.cli.options import (
     shard_options,
     source_options,
 )
+from shardtool.cli.s3_options import s3_options
 from shardtool.cli.token_options import token_options
 from shardtool.errors import Incomplete, UsageProblem
 from shardtool.units import plural
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         "shardtool pack photos/ out/ --shard-size 256MiB --split train=0.9,validation=0.1",
         "shardtool pack photos/ out/ --dry-run",
     ),
-    exit_codes=(3, 5, 6, 7),
+    exit_codes=(3, 5, 6, 7, 8),
 )
 @click.argument("sources", nargs=-1, metavar="[SRC...]")
 @click.argument("out", metavar="OUT")
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 @token_options
 @running_options
 @options("dry-run", "world-size", "loader-workers")
+@s3_options
 @output_options
 def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -> None:
     """Pack the files of SRC into shards in OUT; the same command again goes on, or says that all is done."""

@@ -17,6 +17,7 @@ from shardtool.cli.options import (
     shard_options,
     source_options,
 )
+from shardtool.cli.s3_options import s3_options
 from shardtool.cli.token_options import token_options
 from shardtool.errors import Incomplete, PlanMismatch, UsageProblem
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         "shardtool plan photos/ out/ --world-size 16 --loader-workers 4",
         "shardtool plan photos/ out/ --write && shardtool pack out/",
     ),
-    exit_codes=(3, 5, 6, 7),
+    exit_codes=(3, 5, 6, 7, 8),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SRC...")
 @click.argument("out", metavar="OUT")
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     help="Store the plan in OUT; shardtool pack OUT goes on from it.",
 )
 @options("workers", "on-error", "durability", "world-size", "loader-workers", "compat")
+@s3_options
 @output_options
 def command(
     output: Output, sources: tuple[str, ...], out: str, write: bool, compat: tuple[str, ...], **chosen: Any

@@ -18,6 +18,7 @@ from shardtool.cli.options import (
     output_options,
     source_options,
 )
+from shardtool.cli.s3_options import s3_options
 from shardtool.cli.usage import did_you_mean
 from shardtool.errors import GroupError, UsageProblem
 from shardtool.report.topics import TOPICS
@@ -38,7 +39,7 @@ _KINDS = ("ignored", "failed", "all")
         "shardtool scan photos/ --list no_extension",
         "shardtool scan --explain ragged",
     ),
-    exit_codes=(5,),
+    exit_codes=(5, 8),
 )
 @click.argument("sources", nargs=-1, metavar="SRC...")
 @source_options
@@ -66,6 +67,7 @@ _KINDS = ("ignored", "failed", "all")
     section="Output",
     help="Explain a word of the output.",
 )
+@s3_options
 @output_options
 def command(
     output: Output,

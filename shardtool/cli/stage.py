@@ -10,6 +10,7 @@ import click
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, CountType, DidYouMeanChoice, Output, SizeType, options, output_options
 from shardtool.cli.reading_options import READING, load_state_file, wish_of
+from shardtool.cli.s3_options import s3_options
 from shardtool.cli.usage import BadValue
 from shardtool.errors import DamageFound, UsageProblem
 
@@ -141,6 +142,7 @@ def _with(table: tuple[Any, ...]) -> Callable[[F], F]:
 @_with(HOW)
 @options("durability", "dry-run")
 @_with(LOOK)
+@s3_options
 @output_options
 def command(output: Output, places: tuple[str, ...], **chosen: Any) -> None:
     """Bring a node's share of SRC to DST on its own disk, every block verified."""

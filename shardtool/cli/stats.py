@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardtool.cli.options import Command, Output, options, output_options
+from shardtool.cli.s3_options import s3_options
 from shardtool.units import format_bytes, plural
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
         "shardtool stats out/ --world-size 16 --loader-workers 4",
         "shardtool stats out/ --json | jq .shuffle.neighbour_distance",
     ),
-    exit_codes=(4, 5),
+    exit_codes=(4, 5, 8),
 )
 @click.argument("out", metavar="OUT")
 @options("world-size", "loader-workers")
+@s3_options
 @output_options
 def command(output: Output, out: str, world_size: int | None, loader_workers: int | None) -> None:
     """Show sizes, fill, overhead, parts, labels and shuffle quality of the data set in OUT."""

@@ -7,6 +7,7 @@ import time
 import click
 
 from shardtool.cli.options import Command, Output, output_options
+from shardtool.cli.s3_options import s3_options
 
 
 @click.command(
@@ -16,9 +17,10 @@ from shardtool.cli.options import Command, Output, output_options
         "watch shardtool status out/",
         "shardtool status out/ --json | jq .done.shards",
     ),
-    exit_codes=(4, 5),
+    exit_codes=(4, 5, 8),
 )
 @click.argument("out", metavar="OUT")
+@s3_options
 @output_options
 def command(output: Output, out: str) -> None:
     """Tell how far the data set in OUT is, also while it is being packed; reads only plan and receipts."""

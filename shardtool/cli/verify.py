@@ -8,6 +8,7 @@ import click
 
 from shardtool.cli.command import GroupedOption
 from shardtool.cli.options import Command, DidYouMeanChoice, Output, options, output_options
+from shardtool.cli.s3_options import s3_options
 from shardtool.errors import DamageFound
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         "shardtool verify out/ --deep --reader webdataset",
         "shardtool verify 'shards/train-{000..099}.tar'",
     ),
-    exit_codes=(4, 5),
+    exit_codes=(4, 5, 8),
 )
 @click.argument("places", nargs=-1, required=True, metavar="OUT")
 @options("deep")
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     help="Read all shards once more through that package and compare keys and bytes.",
 )
 @options("workers")
+@s3_options
 @output_options
 def command(output: Output, places: tuple[str, ...], deep: bool, reader: str | None, workers: int) -> None:
     """Check the data set in OUT against its manifest, or the structure of shards that have none."""

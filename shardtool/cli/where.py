@@ -9,6 +9,7 @@ import click
 
 from shardtool.cli.options import Command, Output, output_options
 from shardtool.cli.reading_options import load_state_file, reading_options, wish_of
+from shardtool.cli.s3_options import s3_options
 from shardtool.report.text import json_key
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ SCHEMA = "shardtool/where/1"
         "shardtool where out/ cats/0001 --state state.json --world-size 64 --batch-size 1024",
         "shardtool where out/ cats/0001 --world-size 16 --json | jq .readings",
     ),
-    exit_codes=(4, 5, 6),
+    exit_codes=(4, 5, 6, 8),
 )
 @click.argument("out", metavar="OUT")
 @click.argument("key", metavar="KEY")
 @reading_options
+@s3_options
 @output_options
 def command(output: Output, out: str, key: str, **chosen: Any) -> None:
     """Say when, and by whom, the sample KEY of OUT is read; give the options of the run, or its state."""
