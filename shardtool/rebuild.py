@@ -122,7 +122,9 @@ def _from_plan(out: str, stored: StoredPlan, pool: WorkerPool, say: Say) -> Rebu
     labels = _expected_labels(stored)
     wanted = compose(stored, done, labels)
     has_labels = labels is None or _digest(out, LABELS) == labels.xxh3_128
-    is_same = before is not None and encode_manifest(replace(wanted, created_by=before.created_by)) == _bytes(out)
+    is_same = before is not None and _bytes(out) == encode_manifest(
+        replace(wanted, created_by=before.created_by, side_files=before.side_files)
+    )
     num_indexes = max(lost_indexes, sum(shard in had_receipt for shard in todo))
     num_receipts = sum(shard not in had_receipt for shard in todo)
     manifest = before

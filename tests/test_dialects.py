@@ -280,7 +280,7 @@ def test_keys_that_occur_twice_are_refused_by_energon(pets: Path) -> None:
 def test_offsets_into_other_formats_are_refused(dialect: str) -> None:
     for shard_format, compression in (("parquet", "none"), ("tar", "zstd")):
         manifest = Manifest(shard_format, compression, "", "", manifest_of("train:data/a.tar").shards)
-        with pytest.raises(UsageProblem, match="plain tar|not token ids"):
+        with pytest.raises(UsageProblem, match=r"plain tar|not token ids"):
             get_dialect(dialect)(Dataset("out", manifest), "")
 
 
@@ -354,22 +354,19 @@ def test_above_the_fan_out_a_card_is_written_at_publication(tmp_path: Path) -> N
     assert not (tmp_path / "few" / "README.md").exists()
 
 
-def test_an_mds_index_repeats_the_heads_of_its_shards(tmp_path: Path) -> None:
-    config = {"column_encodings": ["str"], "column_names": ["t"], "column_sizes": [None], "compression": None}
-    head = json.dumps(
-        config | {"format": "mds", "hashes": [], "size_limit": 100, "version": 2}, sort_keys=True
-    ).encode()
-    start = 4 * 3 + len(head)
-    data = struct.pack("<3I", 1, start, start + 5) + head + struct.pack("<I", 1) + b"x"
-    make_tree(tmp_path, {"data/train/shard.00000.mds": data})
-    record = FileRecord("data/train/shard.00000.mds", len(data), "")
-    manifest = Manifest("mds", "none", "", "", (ManifestShard("train", (record,), None, 1, 1),))
-    with Dataset(str(tmp_path), manifest) as dataset:
-        write_emissions(str(tmp_path), prepare(dataset, ["mds"]), durable=False)
-    document = json.loads((tmp_path / "data" / "train" / "index.json").read_text())
-    (entry,) = document["shards"]
-    assert (document["version"], entry["samples"], entry["column_names"]) == (2, 1, ["t"])
-    assert entry["raw_data"] == {"basename": "shard.00000.mds", "bytes": len(data), "hashes": {}}
+def test_an_mds_index_made_from_the_shards_is_the_one_that_was_packed(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "in", {f"{i}.{part}": str(i) * i for i in range(9) for part in ("txt", "bin")})
+    pack(tree, tmp_path / "out", format="mds", shards=2)
+    path = tmp_path / "out" / "data" / "train" / "index.json"
+    packed = path.read_text()
+    done = emit(tmp_path / "out", "mds")
+    assert "nothing to do" in done.out
+    assert "the data set has them" in done.out
+    path.unlink()
+    bare = replace(load_manifest(str(tmp_path / "out")), side_files=())
+    with Dataset(str(tmp_path / "out"), bare) as dataset:
+        write_emissions(str(tmp_path / "out"), prepare(dataset, ["mds"]), durable=False)
+    assert path.read_text() == packed
 
 
 def test_an_unknown_dialect_is_named_with_the_nearest() -> None:

@@ -46,14 +46,18 @@ def emit_list(dataset: Dataset, shares: str = "") -> Emission:
     splits = shards_by_split(dataset)
     files = tuple(SideFile(f"{FOLDER}/{split}.txt", partial(_lines, dataset, split)) for split in splits)
     patterns = compact_braces(dataset.manifest.shards[number].path for number in next(iter(splits.values())))
+    return Emission("list", files, _recipe(dataset, files[0].path, patterns))
+
+
+def _recipe(dataset: Dataset, place: str, patterns: list[str]) -> str:
     root = dataset.path.rstrip("/")
-    recipe = "import webdataset as wds\n" + (
-        f'dataset = wds.WebDataset("{root}/{patterns[0]}", shardshuffle=False)'
-        if len(patterns) == 1
-        else f'urls = ["{root}/" + line.strip() for line in open("{root}/{files[0].path}")]\n'
-        "dataset = wds.WebDataset(urls, shardshuffle=False)"
-    )
-    return Emission("list", files, recipe)
+    urls = f'urls = ["{root}/" + line.strip() for line in open("{root}/{place}")]'
+    if dataset.manifest.format != "tar":
+        return urls
+    head = "import webdataset as wds\n"
+    if len(patterns) == 1:
+        return f'{head}dataset = wds.WebDataset("{root}/{patterns[0]}", shardshuffle=False)'
+    return f"{head}{urls}\ndataset = wds.WebDataset(urls, shardshuffle=False)"
 
 
 def _lines(dataset: Dataset, split: str) -> list[bytes]:

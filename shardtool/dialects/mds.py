@@ -54,7 +54,7 @@ def emit(dataset: Dataset, shares: str = "") -> Emission:
 
 def _index(dataset: Dataset, shards: list[int]) -> Iterator[bytes]:
     entries = [_entry(dataset, number) for number in shards]
-    yield json.dumps({"version": 2, "shards": entries}, sort_keys=True).encode()
+    yield json.dumps({"version": 2, "shards": entries}, sort_keys=True).encode() + b"\n"
 
 
 def _entry(dataset: Dataset, shard: int) -> dict[str, Any]:
@@ -70,5 +70,6 @@ def _entry(dataset: Dataset, shard: int) -> dict[str, Any]:
             hint=f"shardtool verify {dataset.path} --deep tells what is damaged",
             where={"path": dataset.shard_path(shard), "shard": shard},
         ) from error
-    raw = {"basename": os.path.basename(record.path), "bytes": record.num_bytes, "hashes": {}}
+    hashes = {name: record.files[0].xxh3_128 for name in config["hashes"] if name == "xxh3_128"}
+    raw = {"basename": os.path.basename(record.path), "bytes": record.num_bytes, "hashes": hashes}
     return config | {"raw_data": raw, "zip_data": None, "samples": samples}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
+import sqlite3
 import subprocess
 import sys
 import tarfile
@@ -10,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from babel import SAMPLES, Babel, packed
-from emitted import is_as_packed, packed_with, real_corpus, samples_of, some_tree, verdict_of
+from emitted import is_as_packed, packed_with, real_corpus, samples_of, shard_paths_of, some_tree, verdict_of
 from hypothesis import given, settings
 from megatron.energon import DefaultTaskEncoder, TextSample, WorkerConfig, get_loader, get_train_dataset
 from megatron.energon.epathlib import EPath
@@ -75,6 +78,36 @@ def test_its_own_tools_have_no_complaint(command: str, tmp_path: Path) -> None:
     if command == "info":
         assert "64 samples" in done.stdout
         assert "`train`: 70%, 45 samples" in done.stdout
+
+
+def test_the_files_are_those_of_its_own_prepare(tmp_path: Path) -> None:
+    out = packed_with(tmp_path / "out", ["energon"], shard_size=60_000)
+    theirs = tmp_path / "theirs"
+    shutil.copytree(Path(out) / "data", theirs / "data", ignore=shutil.ignore_patterns("*.idx"))
+    prepare = [ENERGON, "prepare", theirs, "--non-interactive", "--split-ratio", "1,0,0"]
+    done = subprocess.run(
+        [*prepare, "--sample-type", "CrudeWebdataset"], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for path in shard_paths_of(out):
+        mine, other = Path(f"{path}.idx"), theirs / "data" / f"{path.name}.idx"
+        assert mine.read_bytes() == other.read_bytes()
+    assert rows_of(Path(out)) == rows_of(theirs)
+
+
+def rows_of(folder: Path) -> list[list[tuple[object, ...]]]:
+    """Both tables of index.sqlite, with the names of shards, and the definitions of tables and indexes."""
+    names = list(json.loads((folder / ".nv-meta" / ".info.json").read_text())["shard_counts"])
+    db = sqlite3.connect(folder / ".nv-meta" / "index.sqlite")
+    tables = [
+        sorted((names[row[0]], *row[1:]) for row in db.execute(f"SELECT * FROM {table}"))
+        for table in ("samples", "sample_parts")
+    ]
+    made = sorted(
+        (name, "".join((sql or "").split())) for name, sql in db.execute("SELECT name, sql FROM sqlite_master")
+    )
+    db.close()
+    return [*tables, made]
 
 
 class Keys(DefaultTaskEncoder):  # type: ignore[misc]
