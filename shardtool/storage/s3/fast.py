@@ -1,7 +1,8 @@
 """The engine of the extra `fast`: objects are read by obstore, whose work happens outside of Python's lock.
 
 Everything else, and keys that obstore would change (`//`, `.`, anything but plain letters), goes the thin way. Its
-runtime does not survive a fork: a child of a process that used it reads the thin way, too.
+runtime does not survive a fork: a child of a process that used it reads the thin way, too. So does who names
+certificates by AWS_CA_BUNDLE: its TLS refuses the self-signed ones that private stores have (CaUsedAsEndEntity).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import os
 import re
 import threading
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import UsageProblem
@@ -94,7 +94,7 @@ class FastEngine:
         is_plain = isinstance(key, str) and _PLAIN_KEY.fullmatch(key) and not self.settings.request_payer
         if request.method != "GET" or request.query or rest or not is_plain or asked is None:
             return None
-        if _used_in and _used_in[0] != os.getpid():
+        if (_used_in and _used_in[0] != os.getpid()) or os.environ.get("AWS_CA_BUNDLE"):
             return None
         options: dict[str, Any] = {}
         if "range" in request.headers:
@@ -116,7 +116,6 @@ class FastEngine:
 
         _used_in.append(os.getpid())
         address, settings = self._thin.address(bucket), self.settings
-        bundle = os.environ.get("AWS_CA_BUNDLE")
         make: Any = store.S3Store
         return make(
             bucket,
@@ -131,7 +130,6 @@ class FastEngine:
                 "connect_timeout": timedelta(seconds=settings.connect_s),
                 "read_timeout": timedelta(seconds=settings.stall_s),
                 "timeout": timedelta(seconds=TIMEOUT_S),
-                **({"root_certificate": Path(bundle).read_bytes()} if bundle else {}),
             },
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=0)},
             credential_provider=None if settings.no_sign_request else self._credentials,
