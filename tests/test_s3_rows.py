@@ -29,7 +29,9 @@ def objects_of(keys: list[bytes], base: bytes = b"") -> Objects:
 
 def rows(keys: list[bytes], base: bytes = b"", rules: NameRules | None = None) -> tuple[Rows, Tally]:
     ignored = Tally()
-    return rows_of(objects_of(keys, base), base, b"s3://b", rules or NameRules(hidden=True), ignored), ignored
+    objects = objects_of(keys, base)
+    found = cut(objects.keys, len(base))
+    return rows_of(found, objects.without_keys(), b"s3://b", rules or NameRules(hidden=True), ignored), ignored
 
 
 def table(keys: list[bytes], base: bytes = b"") -> EntryTable:
@@ -120,7 +122,7 @@ def test_columns_follow_their_names() -> None:
 def test_an_unknown_etag_is_no_guard() -> None:
     objects = objects_of([b"a", b"b"])
     bare = Objects(objects.keys, objects.sizes, objects.mtimes_ns, pa.array([b"", b"e"], pa.binary()))
-    entries = table_of(["s3://b"], [rows_of(bare, b"", b"s3://b", NameRules(), Tally())])
+    entries = table_of(["s3://b"], [rows_of(cut(bare.keys, 0), bare, b"s3://b", NameRules(), Tally())])
     assert entries.versions is not None
     assert entries.versions.to_pylist() == [None, b"e"]
 

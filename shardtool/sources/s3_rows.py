@@ -29,34 +29,43 @@ SLASH = ord("/")
 HADOOP_MARKER = b"_$folder$"
 
 
+class Cut(NamedTuple):
+    """Keys as folders and names."""
+
+    folders: list[bytes]  # each once
+    codes: Int32Array  # int32[n], row in folders
+    names: BinaryArray  # large_binary[n]
+
+
 class Rows(NamedTuple):
     """The entries of one root, sorted by folder and name."""
 
     folders: list[bytes]
     counts: Int64Array  # int64[num_folders]
     names: BinaryArray  # large_binary[n]
-    objects: Objects  # in the same order; its keys are not needed any more
+    objects: Objects  # in the same order, without keys
 
 
-def rows_of(objects: Objects, base: bytes, root: bytes, rules: NameRules, ignored: Tally) -> Rows:
+def rows_of(found: Cut, objects: Objects, root: bytes, rules: NameRules, ignored: Tally) -> Rows:
     """The rows of one root.
 
     Args:
-        base: what every key begins with, its slash included, or b"".
-        root: how messages call the place of `base`; has no slash at its end.
+        found: their keys, cut.
+        objects: the other columns.
+        root: how messages call the place that the keys lie below; has no slash at its end.
         rules: what to leave out by name.
         ignored: gets what is left out.
     """
-    folders, codes, names = cut(objects.keys, len(base))
+    folders, codes, names = found
     keep = _Sieve(rules, root, ignored).sift(folders, codes, names, objects.sizes)
     if not keep.all():
         mask = pa.array(keep)
-        codes, names, objects = codes[keep], names.filter(mask), objects.where(keep)
-    return _sorted(folders, codes, names, objects)
+        found, objects = Cut(folders, codes[keep], names.filter(mask)), objects.where(keep)
+    return _sorted(found, objects)
 
 
-def cut(keys: BinaryArray, width: int) -> tuple[list[bytes], Int32Array, BinaryArray]:
-    """(folders, folder of each key, name of each key), of the keys without their first `width` bytes.
+def cut(keys: BinaryArray, width: int) -> Cut:
+    """Folder and name of each key, without its first `width` bytes.
 
     A key that has no slash, or a single one at its very beginning, lies in the root folder b"": its name is all of it.
     """
@@ -66,11 +75,11 @@ def cut(keys: BinaryArray, width: int) -> tuple[list[bytes], Int32Array, BinaryA
         folders.append(folder.dictionary_encode())
         names.append(name)
     if not folders:
-        return [], np.zeros(0, np.int32), pa.array([], pa.large_binary())
+        return Cut([], np.zeros(0, np.int32), pa.array([], pa.large_binary()))
     encoded = pa.chunked_array(folders).unify_dictionaries().combine_chunks()
     encoded = encoded if not isinstance(encoded, pa.ChunkedArray) else encoded.chunk(0)
     codes: Int32Array = encoded.indices.to_numpy()
-    return columns.to_list(encoded.dictionary), codes, pa.concat_arrays(names)
+    return Cut(columns.to_list(encoded.dictionary), codes, pa.concat_arrays(names))
 
 
 def _cut_block(keys: BinaryArray, width: int) -> tuple[BinaryArray, BinaryArray]:
@@ -155,8 +164,9 @@ class _Sieve:
         return self._rules.file(name, path)
 
 
-def _sorted(folders: list[bytes], codes: Int32Array, names: BinaryArray, objects: Objects) -> Rows:
+def _sorted(found: Cut, objects: Objects) -> Rows:
     """Rows by folder and name, both in byte order; folders without rows are left out."""
+    folders, codes, names = found
     in_order = sorted(range(len(folders)), key=folders.__getitem__)
     rank = np.empty(len(folders), np.int64)
     rank[in_order] = np.arange(len(folders))

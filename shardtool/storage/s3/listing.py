@@ -21,7 +21,7 @@ import numpy as np
 
 from shardtool import columns
 from shardtool.errors import RemoteError
-from shardtool.storage.s3.pages import Objects, Page, concat, parse_page
+from shardtool.storage.s3.pages import Columns, Objects, Page, concat, parse_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class Listing:
         self._lock = threading.Lock()
         self._small: list[Objects] = []
         self._small_rows = 0
-        self._chunks: list[Objects] = []
+        self._chunks = Columns()
         self._num_rows = 0
         self._num_waiting = 0
 
@@ -88,7 +88,7 @@ class Listing:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
         self._merge()
-        return concat(self._chunks)
+        return self._chunks.take()
 
     def _list(self, job: _Job) -> list[_Job]:
         """Take all keys of a job, or some of them and hand back jobs for the rest."""
@@ -171,7 +171,7 @@ class Listing:
 
     def _merge(self) -> None:
         if self._small:
-            self._chunks.append(concat(self._small))
+            self._chunks.add(concat(self._small))
         self._small, self._small_rows = [], 0
 
 

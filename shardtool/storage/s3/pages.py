@@ -44,10 +44,15 @@ class Objects:
         """Objects."""
         return len(self.sizes)
 
+    def without_keys(self) -> Objects:
+        """The other columns: keys take most of the memory, and are not needed for long."""
+        return Objects(pa.array([], pa.large_binary()), self.sizes, self.mtimes_ns, self.etags)
+
     def where(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Objects:
         """The rows where `keep`, bool[n], is true."""
         mask = pa.array(keep)
-        return Objects(self.keys.filter(mask), self.sizes[keep], self.mtimes_ns[keep], self.etags.filter(mask))
+        keys = self.keys.filter(mask) if len(self.keys) else self.keys
+        return Objects(keys, self.sizes[keep], self.mtimes_ns[keep], self.etags.filter(mask))
 
 
 @dataclass(frozen=True)
@@ -98,12 +103,41 @@ def concat(parts: list[Objects]) -> Objects:
     """All rows, in the order of the parts."""
     if not parts:
         return no_objects()
+    if len(parts) == 1:
+        return parts[0]
     return Objects(
         pa.concat_arrays([part.keys for part in parts]),
         np.concatenate([part.sizes for part in parts]),
         np.concatenate([part.mtimes_ns for part in parts]),
         pa.concat_arrays([part.etags for part in parts]),
     )
+
+
+class Columns:
+    """Gathers tables; whole at the end, a column at a time, so that not all of it is there twice."""
+
+    def __init__(self) -> None:
+        self._keys: list[BinaryArray] = []
+        self._sizes: list[Int64Array] = []
+        self._mtimes_ns: list[Int64Array] = []
+        self._etags: list[BinaryArray] = []
+
+    def add(self, part: Objects) -> None:
+        """The next rows."""
+        self._keys.append(part.keys)
+        self._sizes.append(part.sizes)
+        self._mtimes_ns.append(part.mtimes_ns)
+        self._etags.append(part.etags)
+
+    def take(self) -> Objects:
+        """All rows, in the order they came; none are left here."""
+        if not self._keys:
+            return no_objects()
+        keys, self._keys = pa.concat_arrays(self._keys), []
+        etags, self._etags = pa.concat_arrays(self._etags), []
+        sizes, self._sizes = np.concatenate(self._sizes), []
+        mtimes_ns, self._mtimes_ns = np.concatenate(self._mtimes_ns), []
+        return Objects(keys, sizes, mtimes_ns, etags)
 
 
 def _one_by_one(body: bytes) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes]]:
