@@ -18,6 +18,7 @@ from shardtool import columns
 from shardtool.bare_shards import FOREIGN_LAYOUT, read_bare, refuse_problems
 from shardtool.errors import CorruptShard, DestinationExists, FormatError, ShardtoolError
 from shardtool.formats import Settings, WrittenShard, get_format
+from shardtool.formats.frames import frames_of_file
 from shardtool.formats.tar import layout_of
 from shardtool.formats.tar_check import HeaderCheck
 from shardtool.formats.tar_header import TRAILER_BYTES
@@ -29,13 +30,16 @@ from shardtool.pack import drop_samples, part_totals
 from shardtool.plan_file import read_rows
 from shardtool.receipts import digest_of, write_receipt
 from shardtool.samples import member_names
-from shardtool.shard_digest import digest_shard
+from shardtool.shard_digest import digest_frames, digest_shard
 from shardtool.storage import open_place
-from shardtool.storage.files import exists, file_size, local_copy
+from shardtool.storage.files import exists, file_size, local_copy, open_stream
 from shardtool.storage.local import LocalFile, temp_name
 
 if TYPE_CHECKING:
     from shardtool.bare_shards import BareShard
+    from shardtool.formats import ShardLayout, StructureCheck
+    from shardtool.formats.frames import Frames
+    from shardtool.hashing import FileDigest
     from shardtool.manifest import ManifestShard
     from shardtool.model import Int32Array, Int64Array, ShardSpec, UInt64Array
     from shardtool.shard_digest import ShardDigests
@@ -62,19 +66,18 @@ def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
     """
     spec = job.specs[shard]
     path = os.path.join(job.out, spec.path)
-    rows = read_rows(job.out, shard)
-    rows, failed = _without_absent(rows, path, spec)
+    frames = _frames(path) if job.settings.compress != "none" else None
+    rows, failed = _rows_in(job, shard, path, frames)
     shard_format = get_format(job.format, job.settings)
     layout = shard_format.layout_of(rows, member_names(rows))
     if layout is None:
         raise _not_from_shard(job, shard)
     check = shard_format.structure(rows, layout.part_offset)
-    found = digest_shard(path, layout.part_offset, rows.sizes, check.look if check else None)
-    record = FileRecord(spec.path, found.file.num_bytes, found.file.hexdigest())
+    written, file, bad_parts = _read_again(path, frames, layout, rows, check)
+    record = FileRecord(spec.path, file.num_bytes, file.hexdigest())
     place = index_path(shard, len(job.specs))
-    _compare(job, shard, record, place, check.bad_parts(path) if check else [])
-    written = WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, found.parts)
-    encoded = encode_index(rows, written, shard_format, record, found.file.blocks())
+    _compare(job, shard, record, place, bad_parts)
+    encoded = encode_index(rows, written, shard_format, record, file.blocks())
     is_known = shard in job.known or _stated_digest(job.out, place) is not None
     tag = f"{job.plan_id[:8]}-{shard}"
     receipt = Receipt(
@@ -88,9 +91,31 @@ def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
         parts=part_totals(rows),
         failed=failed,
         failed_entries=read_rows(job.out, shard).num_parts - rows.num_parts if failed else 0,
+        raw_bytes=written.raw_bytes,
+        raw_xxh3_128=written.raw_xxh3_128,
     )
     write_receipt(job.out, receipt, len(job.specs), tag=tag, durable=job.durable)
     return receipt, is_known
+
+
+def _frames(path: str) -> Frames | None:
+    with open_stream(path) as file:
+        return frames_of_file(file.num_bytes, file.pread)
+
+
+def _read_again(
+    path: str, frames: Frames | None, layout: ShardLayout, rows: ShardRows, check: StructureCheck | None
+) -> tuple[WrittenShard, FileDigest, list[int]]:
+    """(what writing the shard would have given, digests of its file, rows of parts whose container is damaged)."""
+    look = check.look if check else None
+    if frames is None:
+        found = digest_shard(path, layout.part_offset, rows.sizes, look)
+        bad = check.bad_parts(path) if check else []
+        return WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, found.parts), found.file, bad
+    inside = digest_frames(path, frames, layout.part_offset, rows.sizes, look)
+    bad = [*inside.bad_frames, *(check.bad_parts("") if check else [])]
+    written = WrittenShard(layout.sample_offset, layout.sample_bytes, layout.part_offset, inside.parts)
+    return frames.stamp(written, inside.raw_xxh3_128), inside.file, bad
 
 
 def _not_from_shard(job: PlannedJob, shard: int) -> CorruptShard:
@@ -102,10 +127,15 @@ def _not_from_shard(job: PlannedJob, shard: int) -> CorruptShard:
     )
 
 
-def _without_absent(rows: ShardRows, path: str, spec: ShardSpec) -> tuple[ShardRows, tuple[tuple[str, str], ...]]:
-    """The planned rows without samples that packing left out: a shard smaller than planned tells which."""
-    if file_size(path) == spec.num_bytes:
+def _rows_in(
+    job: PlannedJob, shard: int, path: str, frames: Frames | None
+) -> tuple[ShardRows, tuple[tuple[str, str], ...]]:
+    """The planned rows without samples that packing left out: a tar shard smaller than planned tells which."""
+    rows = read_rows(job.out, shard)
+    if (frames.raw_bytes if frames else file_size(path)) == job.specs[shard].num_bytes:
         return rows, ()
+    if job.format != "tar" or job.settings.compress != "none":
+        raise _not_from_shard(job, shard)
     present = set(read_bare(path).keys)
     keys = columns.to_list(rows.keys)
     absent = [sample for sample, key in enumerate(keys) if key not in present]

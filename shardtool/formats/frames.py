@@ -31,7 +31,6 @@ FRAME_BYTES = 1 << 20  # raw; 256 KiB compresses 2-4 % worse, 4 MiB 1 % better a
 KEPT_FRAMES = 16
 _SKIPPABLE, _SEEKABLE = 0x184D2A5E, 0x8F92EAB1
 _HEAD, _ENTRY, _FOOT = struct.Struct("<II"), struct.Struct("<II"), struct.Struct("<IBI")
-TABLE_ENTRY_BYTES = _ENTRY.size
 
 
 class PlainSink:
@@ -90,8 +89,7 @@ class FrameSink:
         offsets = [0]
         for size, _ in self._sizes:
             offsets.append(offsets[-1] + size)
-        meta = {**written.meta, "frame_bytes": FRAME_BYTES, "frames": offsets}
-        return replace(written, meta=meta, raw_bytes=self._raw_bytes, raw_xxh3_128=self._digest.hexdigest())
+        return Frames(tuple(offsets), FRAME_BYTES, self._raw_bytes).stamp(written, self._digest.hexdigest())
 
 
 @contextmanager
@@ -125,6 +123,11 @@ class Frames:
         if list(offsets) != sorted(offsets) or len(offsets) != -(-raw_bytes // frame_bytes) + 1:
             raise CorruptShard("the index has a table of frames that does not fit its shard")
         return cls(offsets, frame_bytes, raw_bytes)
+
+    def stamp(self, written: WrittenShard, raw_xxh3_128: str) -> WrittenShard:
+        """`written` with what a reader needs to find raw bytes."""
+        meta = {**written.meta, "frame_bytes": self.frame_bytes, "frames": list(self.offsets)}
+        return replace(written, meta=meta, raw_bytes=self.raw_bytes, raw_xxh3_128=raw_xxh3_128)
 
     @property
     def num_frames(self) -> int:
@@ -198,12 +201,27 @@ def ends_of(raw_bytes: int) -> tuple[bytes, bytes]:
     return zstandard.FRAME_HEADER, _FOOT.pack(count, 0, _SEEKABLE)
 
 
-def read_seek_table(tail: bytes) -> list[tuple[int, int]]:
-    """(compressed, raw) bytes of each frame, from the last bytes of a file; empty where it ends in no such table."""
-    if len(tail) < _FOOT.size:
-        return []
-    count, descriptor, magic = _FOOT.unpack(tail[-_FOOT.size :])
-    table = tail[-_FOOT.size - count * _ENTRY.size : -_FOOT.size]
-    if magic != _SEEKABLE or descriptor or len(table) != count * _ENTRY.size:
-        return []
-    return [(packed, raw) for packed, raw in _ENTRY.iter_unpack(table)]
+def frames_of_file(num_bytes: int, pread: Callable[[int, int], bytes]) -> Frames | None:
+    """The frames of a shard by the seek table at its end; None where there is none that we could have written.
+
+    Args:
+        num_bytes: of the file.
+        pread: called with (size, offset), gives bytes of it.
+    """
+    foot = pread(_FOOT.size, max(num_bytes - _FOOT.size, 0))
+    if len(foot) < _FOOT.size:
+        return None
+    count, descriptor, magic = _FOOT.unpack(foot)
+    begin = num_bytes - _FOOT.size - count * _ENTRY.size - _HEAD.size
+    if magic != _SEEKABLE or descriptor or begin < 0:
+        return None
+    table = pread(num_bytes - _FOOT.size - begin, begin)
+    sizes = list(_ENTRY.iter_unpack(table[_HEAD.size :]))
+    offsets = [0]
+    for packed, _ in sizes:
+        offsets.append(offsets[-1] + packed)
+    raw_bytes = sum(raw for _, raw in sizes)
+    is_ours = all(raw == FRAME_BYTES for _, raw in sizes[:-1]) and offsets[-1] == begin
+    if not is_ours or table[: _HEAD.size] != _HEAD.pack(_SKIPPABLE, count * _ENTRY.size + _FOOT.size):
+        return None
+    return Frames(tuple(offsets), FRAME_BYTES, raw_bytes)
