@@ -115,9 +115,10 @@ def emit_olmo(dataset: Dataset, _shares: str) -> Emission:
     kind = {"int32": "uint32"}.get(facts["dtype"], facts["dtype"])
     eod = facts["eod"] if facts["eod"] is not None else 0
     recipe = (
-        "from olmo_core.data import NumpyFSLDataset, NumpyDatasetDType\n"
-        f'data = NumpyFSLDataset(*sorted(glob("{folder}/olmo/train/*.npy")), sequence_length=2048, '
-        f"pad_token_id={eod}, eos_token_id={eod}, dtype=NumpyDatasetDType.{kind})"
+        "from glob import glob\nimport numpy as np\nfrom olmo_core.data import NumpyFSLDataset\n"
+        f'paths = sorted(glob("{folder}/olmo/train/*.npy"))\n'
+        f"data = NumpyFSLDataset(*paths, sequence_length={facts['context'] or 2048}, pad_token_id={eod}, "
+        f"eos_token_id={eod}, vocab_size={facts['vocab_size'] or 1 << 16}, dtype=np.{kind})"
     )
     return Emission("olmo", tuple(files), recipe)
 

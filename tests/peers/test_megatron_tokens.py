@@ -17,9 +17,10 @@ with warnings.catch_warnings():
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
+from token_data import pack_lines, pairs_of
+
 from shardtool.formats.bin_index import encode_idx
 from shardtool.token_options import TokenOptions
-from token_data import pack_lines, pairs_of
 
 DOCS = [[11, 12, 13, 2], [21, 2], [31, 32, 33, 34, 2], [65_535], [0]]
 
@@ -92,7 +93,7 @@ def quiet() -> Any:
 
 def test_samples_of_a_gpt_data_set_are_the_slices_that_follow_from_the_pair(tmp_path: Path) -> None:
     out = pack_lines(tmp_path, TokenOptions(), shards=1)
-    (prefix, docs), = pairs_of(out)
+    ((prefix, docs),) = pairs_of(out)
     data = gpt_dataset(prefix, tmp_path, 64, 20)
     stream = [token for number in data.document_index.tolist() for token in docs[number]]
     for number in range(20):
@@ -104,7 +105,7 @@ def test_samples_of_a_gpt_data_set_are_the_slices_that_follow_from_the_pair(tmp_
 
 def test_sequences_of_a_context_are_the_samples_of_that_length(tmp_path: Path) -> None:
     out = pack_lines(tmp_path, TokenOptions(context=16), shards=1)
-    (prefix, sequences), = pairs_of(out)
+    ((prefix, sequences),) = pairs_of(out)
     data = gpt_dataset(prefix, tmp_path, 16, len(sequences) - 1)
     wanted = sorted(map(tuple, sequences))
     found = [tuple(data[number]["tokens"].tolist()) for number in range(len(sequences) - 1)]

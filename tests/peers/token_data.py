@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pairs import read_pair
+
 from shardtool.build import PackRequest, build
 from shardtool.executors.local import LocalExecutor
 from shardtool.manifest import load_manifest
@@ -15,6 +15,8 @@ from shardtool.plan import PlanOptions
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from shardtool.token_options import TokenOptions
 
 NUM_DOCUMENTS = 200
