@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import AccessDenied
 from shardtool.storage.s3.credentials import EXPIRED, HINT, CredentialChain
-from shardtool.storage.s3.exchange import Broken, Response
+from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Response
 from shardtool.storage.s3.watch import SpeedWatch
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class Boto3Engine:
         except NoCredentialsError as error:
             raise AccessDenied("no AWS credentials found", hint=HINT) from error
         except BotoCoreError as error:
-            kind = "timeout" if "Timeout" in type(error).__name__ else "connection"
+            name = type(error).__name__
+            kind = UNTRUSTED if name == "SSLError" else "timeout" if "Timeout" in name else "connection"
             raise Broken(kind, str(error)) from error
         if "Body" in parsed:
             return self._receive(parsed, into)

@@ -17,8 +17,9 @@ from shardtool.storage.s3.address import object_url
 from shardtool.storage.s3.answers import OK, PERMANENT, code_of, judge, patience_of, refusal
 from shardtool.storage.s3.download import Download
 from shardtool.storage.s3.engines import engine_for
-from shardtool.storage.s3.exchange import Broken, Request, Response
+from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Request, Response
 from shardtool.storage.s3.retry import THROTTLED, Attempts, Limiter, Pace, count_retry
+from shardtool.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -108,7 +109,7 @@ class S3Client:
         asked = f", which asks to wait {at_least_s:.0f} s" if at_least_s else ""
         raise RemoteError(
             f"{request.method} {url} at {self.engine.endpoint(request.bucket)}: "
-            f"{attempts.total} attempts in {elapsed:.0f} s failed, the last: {told}{asked}",
+            f"{plural(attempts.total, 'attempt')} in {elapsed:.0f} s failed, the last: {told}{asked}",
             hint=_HINTS.get(kind, _HINTS[""]),
             where={"url": url, "attempts": attempts.total},
         )
@@ -116,6 +117,7 @@ class S3Client:
 
 _TAKES_CRC32 = {"auto": None, "supported": True, "required": False}
 _HINTS = {
+    UNTRUSTED: "name the certificates that this machine shall trust: AWS_CA_BUNDLE=FILE.pem",
     THROTTLED: "the store asks for fewer requests: run the same command again later, or with fewer --workers",
     "": "check the network and --endpoint-url, then run the same command again: what is finished stays; "
     "SHARDTOOL_S3_RETRY_SECONDS sets how long to try",

@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shardtool.storage.s3.exchange import Broken, Response
+from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Response
 from shardtool.storage.s3.settings import READ_BYTES
 from shardtool.storage.s3.watch import SpeedWatch
 
@@ -197,7 +197,9 @@ def _pieces(view: memoryview) -> Iterator[memoryview]:
 
 
 def _broken(error: Exception, received: int = 0, head: Response | None = None) -> Broken:
-    if isinstance(error, TimeoutError):
+    if isinstance(error, ssl.SSLCertVerificationError):
+        kind = UNTRUSTED
+    elif isinstance(error, TimeoutError):
         kind = "stall" if head else "timeout"
     else:
         kind = "body" if head else "connection"

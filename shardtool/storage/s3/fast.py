@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import UsageProblem
 from shardtool.storage.s3.credentials import EXPIRED
-from shardtool.storage.s3.exchange import Broken, Response
+from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Response
 from shardtool.storage.s3.settings import READ_BYTES
 from shardtool.storage.s3.thin import ThinEngine
 
@@ -187,6 +187,8 @@ def _refused(error: Exception, received: int, head: Response | None) -> Response
     if not status and head is None and (found := _STATUS.search(text)):
         status = int(found.group(1) or found.group(2))
     if not status:
+        if "InvalidCertificate" in text:
+            raise Broken(UNTRUSTED, "invalid peer certificate") from error
         kind = "timeout" if "imed out" in text or "imedOut" in text else "body" if head else "connection"
         raise Broken(kind, text.splitlines()[0][:300] if text else type(error).__name__, received, head) from error
     code = _CODE.search(text)

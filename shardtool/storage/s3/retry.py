@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardtool.storage.s3.exchange import UNTRUSTED
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -73,7 +75,7 @@ class Attempts:
             at_least_s: what the store asked for.
         """
         delay = max(at_least_s, self._pace.draw() * min(LAST_DELAY_S, FIRST_DELAY_S * 2 ** min(self._in_row, 16)))
-        if self.elapsed_s + delay > self.budget_s:
+        if kind == UNTRUSTED or self.elapsed_s + delay > self.budget_s:
             return False
         if kind != THROTTLED and self._in_row + 1 >= MAX_ATTEMPTS:
             return False
