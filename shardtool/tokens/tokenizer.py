@@ -121,9 +121,9 @@ def _id(text: str, option: str, tokens: dict[str, int], spec: TokenizerSpec, def
                 f"{spec.name} has none of the usual tokens that end a document", hint=f"{option} TOKEN, an id, or none"
             )
         return default
-    if text in tokens:
-        return tokens[text]
     if not text.isdigit():
+        if text in tokens:
+            return tokens[text]
         raise UsageProblem(f"{option} {text!r} is no token of {spec.name}", hint="an id, a token, or none")
     if spec.vocab_size and int(text) >= spec.vocab_size:
         raise UsageProblem(
