@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from shardtool.build import add_failed
 from shardtool.destination import locked, remove_leftovers
 from shardtool.errors import DamageFound, FormatError, Incomplete, ShardtoolError, SourceNotFound
+from shardtool.formats.frames import most_bytes
 from shardtool.hashing import digest_chunks
 from shardtool.manifest import LABELS, MANIFEST, compose, encode_labels, encode_manifest, load_manifest, publish
 from shardtool.model import FileRecord
@@ -141,7 +142,8 @@ def _is_there(sizes: Sizes, stored: StoredPlan, shard: int, receipt: Receipt | N
     size = sizes.of(spec.path)
     if size is None:
         return False
-    return size == receipt.files[0].num_bytes if receipt else 0 < size <= spec.num_bytes
+    limit = spec.num_bytes if stored.settings.compress == "none" else most_bytes(spec.num_bytes)
+    return size == receipt.files[0].num_bytes if receipt else 0 < size <= limit
 
 
 def _missing(out: str, stored: StoredPlan, missing: list[int]) -> Incomplete:

@@ -201,6 +201,11 @@ def ends_of(raw_bytes: int) -> tuple[bytes, bytes]:
     return zstandard.FRAME_HEADER, _FOOT.pack(count, 0, _SEEKABLE)
 
 
+def most_bytes(raw_bytes: int) -> int:
+    """Bytes that no shard of so many raw bytes exceeds, whatever is in it: bound of libzstd, and the seek table."""
+    return raw_bytes + (raw_bytes >> 8) + (raw_bytes // FRAME_BYTES + 1) * (64 + _ENTRY.size) + 64
+
+
 def frames_of_file(num_bytes: int, pread: Callable[[int, int], bytes]) -> Frames | None:
     """The frames of a shard by the seek table at its end; None where there is none that we could have written.
 
