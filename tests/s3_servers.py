@@ -159,6 +159,17 @@ def server(request: pytest.FixtureRequest) -> S3Server:
     return found
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing that one test connected to, fetched or locked is met by another."""
+    from shardtool.storage.s3.client import forget_clients
+
+    monkeypatch.setenv("SHARDTOOL_CACHE", os.fspath(tmp_path_factory.mktemp("cache")))
+    forget_clients()
+    yield
+    forget_clients()
+
+
 @pytest.fixture
 def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """A fresh bucket on each server in turn; the environment leads S3 clients of the test there."""
