@@ -1,7 +1,8 @@
 """README.md with the splits in its head, so that Hugging Face `datasets` and its hub find the shards and nothing else.
 
 Without a card `datasets` finds `data/train-00000-of-00008.tar` by its name; it needs one where shards have other names
-or index files beside them, and is told by it of shards in many folders without a search. Head: huggingface.co/docs/hub/datasets-manual-configuration.
+or index files beside them, and is told by it of shards in many folders without a search.
+Head: huggingface.co/docs/hub/datasets-manual-configuration.
 """
 
 from __future__ import annotations
