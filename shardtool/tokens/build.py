@@ -172,7 +172,7 @@ def _run_dtype(rule: str, spec: TokenizerSpec) -> str:
         return rule
     if spec.vocab_size:
         return dtype_for(spec.vocab_size - 1, rule, vocab_size=spec.vocab_size)
-    return "int32"  # narrowed once the largest id is known
+    return "auto"
 
 
 def _check_context(tokens: Any, spec: TokenizerSpec) -> None:
@@ -208,7 +208,6 @@ def _store(request: PackRequest, decided: Decided, say: Say) -> StoredPlan:
         runs,
         request.options.tokens,
         decided.job.spec,
-        run_dtype=decided.job.dtype,
         is_sorted=decided.job.sort,
         durable=durable,
     )

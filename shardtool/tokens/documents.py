@@ -262,8 +262,7 @@ def _row_keys(path: bytes, first: int, count: int) -> list[bytes]:
 def _parquet(file: InputFile, span: tuple[int, int], name: str) -> Iterator[tuple[int | None, Any]]:
     with pq.ParquetFile(file.full_path, memory_map=True, pre_buffer=False) as opened:
         _check_column(file, opened.schema_arrow.names, name)
-        counts = [opened.metadata.row_group(group).num_rows for group in range(opened.num_row_groups)]
-        first: int | None = sum(counts[: span[0]])
+        first: int | None = sum(opened.metadata.row_group(group).num_rows for group in range(span[0]))
         for batch in opened.iter_batches(BATCH_ROWS, list(range(*span)), columns=[name], use_threads=False):
             yield first, batch.column(0)
             first = None

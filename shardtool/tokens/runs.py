@@ -16,7 +16,7 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import CorruptShard
-from shardtool.formats.bin_index import DTYPES
+from shardtool.formats.bin_index import DTYPES, dtype_for
 from shardtool.names import HIDDEN
 from shardtool.splits import SPLIT_TAG
 from shardtool.storage.local import LocalFile
@@ -52,13 +52,14 @@ class RunInfo:
     num_bytes: int
     smallest_id: int
     largest_id: int
+    dtype: str
 
 
 class RunBuilder:
     """Documents that are gathered to a run.
 
     Args:
-        dtype: of the ids.
+        dtype: of the ids; `auto` is the narrowest that holds those of this run.
         seed: of the hashes.
         sort: by hash; else documents stay in their order.
         dedup: keep a hash of the content, too.
@@ -67,11 +68,16 @@ class RunBuilder:
     def __init__(self, dtype: str, seed: int, *, sort: bool, dedup: bool) -> None:
         self.dtype, self.seed, self.sort, self.dedup = dtype, seed, sort, dedup
         self.num_bytes = 0
+        self.range = (0, 0)  # of the ids
         self.keys: list[bytes] = []
         self._ids: list[NDArray[Any]] = []
         self._lengths: list[Int64Array] = []
         self._text_bytes: list[Int64Array] = []
         self._content: list[bytes] = []
+
+    def note_range(self, low: int, high: int) -> None:
+        """Ids from `low` to `high` come with the next documents."""
+        self.range = (min(low, self.range[0]), max(high, self.range[1]))
 
     def add(
         self, keys: list[bytes], ids: NDArray[Any], lengths: Int64Array, text_bytes: Int64Array, content: list[bytes]
@@ -87,7 +93,10 @@ class RunBuilder:
     def write(self, out: str, name: str, tag: str, *, durable: bool) -> RunInfo:
         """Write the run called `name`; its table after its ids."""
         lengths = np.concatenate(self._lengths)
-        ids = self._ids[0] if len(self._ids) == 1 else np.concatenate(self._ids)
+        dtype = self.dtype if self.dtype != "auto" else dtype_for(self.range[1])
+        total = int(sum(map(len, self._ids)))
+        ids = np.empty(total, DTYPES[dtype])
+        np.concatenate(self._ids, out=ids, casting="unsafe")  # ranges were checked
         self._ids = [ids]
         hashes = _hashes(self.keys, self.seed)
         keys = columns.binary(self.keys)
@@ -115,8 +124,7 @@ class RunBuilder:
         with pa.ipc.new_file(sink, _SCHEMA) as writer:
             writer.write_batch(batch)
         _put(out, f"{FOLDER}/{name}.arrow", [memoryview(sink.getvalue())], tag, durable=durable)
-        low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
-        return RunInfo(name, len(lengths), len(ids), data.nbytes, low, high)
+        return RunInfo(name, len(lengths), len(ids), data.nbytes, *self.range, dtype)
 
 
 def _hashes(keys: list[bytes], seed: int) -> UInt64Array:

@@ -23,7 +23,7 @@ from shardtool.storage.shard_file import ShardFile
 from shardtool.tokens.packing import best_fit
 from shardtool.tokens.plan import bucket_edges
 from shardtool.tokens.provenance import ProvenanceWriter
-from shardtool.tokens.runs import digests_of, open_run, payload_of, sorted_order
+from shardtool.tokens.runs import as_binary, digests_of, open_run, payload_of, sorted_order
 from shardtool.tokens.store import load_shards
 
 if TYPE_CHECKING:
@@ -181,10 +181,24 @@ def _part(plan: ShardPlan, run: Run, first: int, last: int, split: int) -> tuple
         run.text_bytes[first:last][rows].astype(np.int64),
         data,
     )
-    return slab, hashes[rows]
+    return slab if run.info.dtype == plan.dtype else _converted(slab, run.info.dtype, plan.dtype), hashes[rows]
+
+
+def _converted(slab: Slab, old: str, new: str) -> Slab:
+    """A slab with its ids in another type, and their digests in that."""
+    ids = np.frombuffer(payload_of(slab.data), DTYPES[old])
+    if len(ids):
+        check_ids(int(ids.min()), int(ids.max()), new)
+    ids = ids.astype(DTYPES[new])
+    sizes = slab.tokens * ids.itemsize
+    slab.data = as_binary(ids, slab.tokens)
+    slab.digests = digests_of(ids.data.cast("B") if len(ids) else memoryview(b""), np.cumsum(sizes) - sizes, sizes)
+    return slab
 
 
 def _merged(parts: list[Slab], hashes: UInt64Array) -> Slab:
+    if len(parts) == 1:
+        return parts[0]  # runs are sorted
     keys = pa.concat_arrays([part.keys for part in parts])
     order = sorted_order(hashes, keys)
     taken = pa.array(order)
@@ -213,13 +227,8 @@ def _source_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterat
 
 
 def _ids(slab: Slab, plan: ShardPlan) -> NDArray[Any]:
-    """The ids of a slab in the type of the data set."""
-    ids: NDArray[Any] = np.frombuffer(payload_of(slab.data), DTYPES[plan.run_dtype])
-    if plan.run_dtype == plan.dtype:
-        return ids
-    if len(ids):
-        check_ids(int(ids.min()), int(ids.max()), plan.dtype)
-    return ids.astype(DTYPES[plan.dtype])
+    """The ids of a slab."""
+    return np.frombuffer(payload_of(slab.data), DTYPES[plan.dtype])
 
 
 def _write_documents(
@@ -231,15 +240,9 @@ def _write_documents(
     provenance: ProvenanceWriter,
 ) -> Rows:
     keys, lengths, digests = [], [], []
-    itemsize = np.dtype(DTYPES[plan.dtype]).itemsize
     sequence = 0
     for slab in slabs:
-        ids = _ids(slab, plan)
-        data = ids.data.cast("B") if len(ids) else memoryview(b"")
-        out.write(data)
-        if plan.run_dtype != plan.dtype:
-            sizes = slab.tokens * itemsize
-            slab.digests = digests_of(data, np.cumsum(sizes) - sizes, sizes)
+        out.write(payload_of(slab.data))
         keys.append(slab.keys)
         lengths.append(slab.tokens)
         digests.append(slab.digests)

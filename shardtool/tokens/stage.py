@@ -47,7 +47,7 @@ class StageJob:
     out: str
     options: TokenOptions
     spec: TokenizerSpec
-    dtype: str  # of the runs
+    dtype: str  # of the runs; auto is the narrowest for each
     seed: int
     sort: bool
     on_error: str
@@ -153,6 +153,7 @@ class _Work:
         self.failed: list[tuple[str, str]] = []
         self.ignored: dict[str, int] = {}
         self.seen = self.pieces = 0
+        self.wide = job.dtype if job.dtype != "auto" else "int32"
         self.builder = self._new_run()
 
     def _new_run(self) -> RunBuilder:
@@ -169,13 +170,14 @@ class _Work:
         if batch.ids is None:
             values, lengths = encode(job.spec, batch.texts, job.dtype)
             text_bytes = np.fromiter(map(len, batch.texts), np.int64, len(batch.texts))
+            self.builder.note_range(0, job.spec.vocab_size - 1)
         else:
             assert batch.lengths is not None
             values, lengths = batch.ids, batch.lengths
             self._check_range(batch, values, lengths)
             text_bytes = lengths * values.itemsize
         keys = batch.keys
-        ids, total = framed(values, lengths, job.spec, options.eod_pos, job.dtype)
+        ids, total = framed(values, lengths, job.spec, options.eod_pos, self.wide)
         content = self._content(batch, ids, total)
         if (lengths == 0).any():
             keys, total, text_bytes, content = self._without_empty(keys, lengths, total, text_bytes, content)
@@ -200,8 +202,10 @@ class _Work:
         if len(values) == 0:
             return
         low, high = int(values.min()), int(values.max())
+        frame = [token for token in (self.job.spec.eod, self.job.spec.bos) if token is not None]
+        self.builder.note_range(low, max([high, *frame]))
         try:
-            check_ids(low, high, self.job.dtype)
+            check_ids(low, high, self.wide)
         except FormatError as error:
             wrong = int(np.flatnonzero((values == low) if low < 0 else (values == high))[0])
             key = batch.keys[int(np.searchsorted(np.cumsum(lengths), wrong, side="right"))]

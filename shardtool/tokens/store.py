@@ -49,7 +49,6 @@ class ShardPlan:
     selection: Selection
     runs: tuple[RunInfo, ...]
     dtype: str
-    run_dtype: str
     is_sorted: bool
     context: int
     packing: str
@@ -63,7 +62,6 @@ def store_shards(
     options: TokenOptions,
     spec: TokenizerSpec,
     *,
-    run_dtype: str,
     is_sorted: bool,
     durable: bool,
 ) -> None:
@@ -73,7 +71,6 @@ def store_shards(
         "thresholds": list(plan.selection.thresholds),
         "runs": [asdict(run) for run in runs],
         "dtype": plan.dtype,
-        "run_dtype": run_dtype,
         "is_sorted": is_sorted,
         "context": options.context,
         "packing": options.packing,
@@ -129,7 +126,6 @@ def load_shards(out: str) -> ShardPlan:
         selection=Selection(tuple(meta["splits"]), tuple(meta["thresholds"]), pairs),
         runs=tuple(RunInfo(**run) for run in meta["runs"]),
         dtype=meta["dtype"],
-        run_dtype=meta["run_dtype"],
         is_sorted=meta["is_sorted"],
         context=meta["context"],
         packing=meta["packing"],

@@ -1,0 +1,103 @@
+"""What the peers of `bench tokens` run, each in its own environment: tokens_peer.py TASK ARGUMENTS."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+warnings.simplefilter("ignore")
+
+
+def rows(source: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    for path in sorted(source.glob("*.parquet")):
+        with pq.ParquetFile(path, memory_map=True) as opened:
+            for batch in opened.iter_batches(1 << 14, columns=["input_ids"], use_threads=False):
+                yield batch.column(0)
+
+
+def decode(source: Path, _out: Path) -> None:
+    """Only read the ids: what every side has to do."""
+    for _ in rows(source):
+        pass
+
+
+def megatron(source: Path, out: Path) -> None:
+    """Its builder, a document at a time, arrays of numpy handed to it."""
+    import numpy as np
+    import torch
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    out.mkdir(parents=True)
+    builder = IndexedDatasetBuilder(str(out / "x.bin"), dtype=np.uint16)
+    for column in rows(source):
+        for row in column:
+            ids = torch.from_numpy(row.values.to_numpy().copy())
+            builder.add_document(ids, [len(ids)])
+    builder.finalize(str(out / "x.idx"))
+
+
+def datatrove(source: Path, out: Path) -> None:
+    """Its Megatron writer, lists of Python handed to it."""
+    from datatrove.pipeline.tokens.megatron_tokenizer import MegatronTokenizedFile
+
+    out.mkdir(parents=True)
+    writer = MegatronTokenizedFile(str(out), "x", token_size=2)
+    for column in rows(source):
+        for ids in column.to_pylist():
+            writer.write(ids)
+    writer.close()
+
+
+def merge(source: Path, out: Path) -> None:
+    """Megatron's tools/merge_datasets.py without its command line."""
+    import numpy as np
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+
+    builder = IndexedDatasetBuilder(f"{out}.bin", dtype=np.uint16)
+    for path in sorted(source.glob("*.bin")):
+        builder.add_index(str(path.with_suffix("")))
+    builder.finalize(f"{out}.idx")
+
+
+def text(source: Path, out: Path, tokenizer: str, workers: str) -> None:
+    """datatrove from lines of JSON to a Megatron pair a task."""
+    from datatrove.executor import LocalPipelineExecutor
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.tokens.megatron_tokenizer import MegatronDocumentTokenizer
+
+    steps = [
+        JsonlReader(str(source), glob_pattern="*.jsonl"),
+        MegatronDocumentTokenizer(
+            str(out), tokenizer_name_or_path=tokenizer, eos_token="<|endoftext|>", batch_size=1000
+        ),
+    ]
+    LocalPipelineExecutor(steps, tasks=int(workers), workers=int(workers), logging_dir=f"{out}-logs").run()
+
+
+def bare(source: Path, _out: Path, tokenizer: str, number: str = "") -> None:
+    """encode_batch of the tokenizer on the same texts, in one thread; ids are thrown away."""
+    import json
+    import os
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from tokenizers import Tokenizer
+
+    loaded = Tokenizer.from_file(tokenizer)
+    held: list[str] = []
+    for path in sorted(source.glob("*.jsonl")):
+        for line in path.open():
+            held.append(json.loads(line)["text"])
+            if len(held) == 1000:
+                loaded.encode_batch(held, add_special_tokens=False)
+                held = []
+    if held:
+        loaded.encode_batch(held, add_special_tokens=False)
+
+
+if __name__ == "__main__":
+    task, *arguments = sys.argv[1:]
+    globals()[task](Path(arguments[0]), Path(arguments[1]), *arguments[2:])
