@@ -263,7 +263,7 @@ def _rows(
             text = _number(buffer, place, num_bytes, kind) if kind else b""
             cells.append(Cell(name, -1 if text else place, num_bytes, text))
             place += num_bytes
-        yield _present(buffer, cells)
+        yield _present(buffer, cells, path)
 
 
 def _number(buffer: memoryview, place: int, size: int, kind: str) -> bytes:
@@ -274,13 +274,17 @@ def _number(buffer: memoryview, place: int, size: int, kind: str) -> bytes:
     return repr(value).lower().encode() if isinstance(value, float | bool) else b"%d" % value
 
 
-def _present(buffer: memoryview, cells: list[Cell]) -> list[Cell]:
+def _present(buffer: memoryview, cells: list[Cell], path: str) -> list[Cell]:
     """Cells without the parts that `__missing__` names, and without it."""
     listed = [cell for cell in cells if cell.name == MISSING and cell.offset >= 0]
     if not listed:
         return cells
     cell = listed[0]
-    names = {str(name).encode() for name in json.loads(bytes(buffer[cell.offset : cell.offset + cell.size]) or b"[]")}
+    try:
+        missing = json.loads(bytes(buffer[cell.offset : cell.offset + cell.size]) or b"[]")
+        names = {str(name).encode() for name in missing}
+    except (ValueError, TypeError) as error:
+        raise _damaged(path, cell.offset, f"no list of the parts that a sample lacks: {error}") from error
     return [other for other in cells if other.name not in names and other.name != MISSING]
 
 
