@@ -33,7 +33,7 @@ MAX_CELL_BYTES = (1 << 31) - 1  # offsets of binary are int32, lengths in Parque
 MAX_DIGITS = 20  # of an int64, with its sign
 CELL_BYTES = 4  # the length in Parquet, the offset in Arrow
 ALIGNMENT = 64  # of columns in the slab
-SLAB_BYTES = 8 << 20  # of the slab that is kept; larger ones last for their group
+SLAB_BYTES = 9 << 20  # of the slab that is kept, a full row group; larger ones last for their group
 SHOWN = 5
 
 
@@ -256,7 +256,7 @@ class CellFiller:
         memory = _slab() if base <= SLAB_BYTES else mmap.mmap(-1, base, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if last > first:
             self.digests[first:last] = self._read.fill(first, last, starts.tolist(), memoryview(memory))
-        arrays = [_texts(rows.keys.slice(low, high - low), "key")]
+        arrays = [_keys(rows.keys.slice(low, high - low))]
         for column, (chosen, start, num_bytes) in zip(self._layout.columns, cells, strict=True):
             data = pa.py_buffer(memoryview(memory)[start : start + num_bytes])
             cell = _Cells(column, high - low, owners[chosen], sizes[chosen], data)
@@ -303,7 +303,7 @@ class _Cells:
             plain.validate(full=True)
         if kind not in FEATURES:
             return plain
-        children = [plain, pa.nulls(self.num_rows, pa.string())]
+        children = [plain, _no_texts(self.num_rows)]
         null_count = self.num_rows - len(self.rows)
         return pa.Array.from_buffers(
             MEDIA, self.num_rows, [plain.buffers()[0]], null_count=null_count, children=children
@@ -341,12 +341,25 @@ class _Cells:
         return [(place, value) for place, value in enumerate(values) if not fits(value)]
 
 
-def _texts(array: BinaryArray, what: str) -> Any:
-    """binary -> string, the same bytes."""
+def _no_texts(num_rows: int) -> Any:
+    """Nulls of type string; those of `pa.nulls` share one buffer, which an IPC file holds whole."""
+    validity, offsets = np.zeros(-(-num_rows // 8), np.uint8), np.zeros(num_rows + 1, np.int32)
+    buffers = [pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(b"")]
+    return pa.Array.from_buffers(pa.string(), num_rows, buffers, null_count=num_rows)
+
+
+def _keys(array: BinaryArray) -> Any:
+    """binary -> string, the same bytes; an array of its own, so that no more than it holds is written."""
+    offsets = columns.offsets_of(array)
+    data = array.buffers()[2]
+    own = pa.py_buffer(b"") if data is None else data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    buffers = [None, pa.py_buffer((offsets - offsets[0]).astype(np.int32)), own]
+    texts = pa.Array.from_buffers(pa.string(), len(array), buffers, null_count=0)
     try:
-        return array.cast(pa.string())
+        texts.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise BadKey(f"a {what} is not UTF-8: {error}", hint="--escape-names writes such bytes as %XX") from error
+        raise BadKey(f"a key is not UTF-8: {error}", hint="--escape-names writes such bytes as %XX") from error
+    return texts
 
 
 def _is_number(value: bytes) -> bool:

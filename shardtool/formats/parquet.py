@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 
-GROUP_BYTES = 16 << 20  # cells of a row group; the slab and what is encoded of it are the memory of a worker
+GROUP_BYTES = 8 << 20  # cells of a row group; measured: 16 MiB 20 % slower, 1 MiB 25 %
 GROUP_ROWS = 1 << 16
 PAGE_BYTES = 1 << 20
 PAGE_COST = 256  # header, entries of both page indexes: measured 40 to 110

@@ -1,0 +1,130 @@
+"""Other writers of the same formats over listed files, as several processes that share the list; peers of `pack`.
+
+usage: format_peers.py WRITER LIST ROOT OUT PROCESSES; LIST has "size path" lines, the parts of a sample side by side.
+Prints the seconds of the slowest process, imports not counted. A writer is a function below; it is called in each
+process with its share of the samples: (key, [path, ...]) each, in source order.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Samples = list[tuple[str, list[str]]]
+GROUP_BYTES = 16 << 20
+
+
+def groups_of(samples: Samples, names: list[str]) -> Iterator[dict[str, list[Any]]]:
+    """Columns of about GROUP_BYTES."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("key", *names)}
+    size = 0
+    for key, paths in samples:
+        found = {path.partition(".")[2]: Path(path).read_bytes() for path in paths}
+        columns["key"].append(key)
+        for name in names:
+            columns[name].append(found.get(name))
+        size += sum(map(len, found.values()))
+        if size >= GROUP_BYTES:
+            yield columns
+            columns, size = {name: [] for name in columns}, 0
+    if columns["key"]:
+        yield columns
+
+
+def part_names(samples: Samples) -> list[str]:
+    """Part names of all samples."""
+    return sorted({path.partition(".")[2] for _, paths in samples for path in paths})
+
+
+def plain_parquet(samples: Samples, out: str) -> None:
+    """A loop over pyarrow's ParquetWriter: no digest, no shuffle, no index."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = part_names(samples)
+    schema = pa.schema([("key", pa.string()), *((name, pa.binary()) for name in names)])
+    with pq.ParquetWriter(f"{out}.parquet", schema, compression="none", use_dictionary=False) as writer:
+        for columns in groups_of(samples, names):
+            table = pa.table(columns, schema=schema)
+            writer.write_table(table, row_group_size=table.num_rows)
+
+
+def plain_arrow(samples: Samples, out: str) -> None:
+    """A loop over pyarrow's IPC file writer."""
+    import pyarrow as pa
+
+    names = part_names(samples)
+    schema = pa.schema([("key", pa.string()), *((name, pa.binary()) for name in names)])
+    with pa.ipc.new_file(f"{out}.arrow", schema) as writer:
+        for columns in groups_of(samples, names):
+            writer.write_batch(pa.record_batch(columns, schema=schema))
+
+
+def datasets_parquet(samples: Samples, out: str) -> None:
+    """Hugging Face datasets: from_generator, then to_parquet."""
+    import datasets
+
+    datasets.disable_progress_bars()
+    names = part_names(samples)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for key, paths in samples:
+            found = {path.partition(".")[2]: Path(path).read_bytes() for path in paths}
+            yield {"key": key, **{name: found.get(name) for name in names}}
+
+    features = datasets.Features(
+        {name: datasets.Value("binary" if name != "key" else "string") for name in ["key", *names]}
+    )
+    made = datasets.Dataset.from_generator(rows, features=features, cache_dir=f"{out}-cache")
+    made.to_parquet(f"{out}.parquet")
+
+
+WRITERS: dict[str, Callable[[Samples, str], None]] = {
+    "plain-parquet": plain_parquet,
+    "plain-arrow": plain_arrow,
+    "datasets-parquet": datasets_parquet,
+}
+IMPORTS = {"plain-parquet": "pyarrow.parquet", "plain-arrow": "pyarrow", "datasets-parquet": "datasets"}
+
+
+def share(listing: str, number: int, count: int) -> Samples:
+    """The samples of one process."""
+    samples: Samples = []
+    for line in Path(listing).read_text().splitlines():
+        path = line.partition(" ")[2]
+        key = path.partition(".")[0]
+        if samples and samples[-1][0] == key:
+            samples[-1][1].append(path)
+        else:
+            samples.append((key, [path]))
+    return samples[len(samples) * number // count : len(samples) * (number + 1) // count]
+
+
+def main() -> int:
+    writer, listing, root, out, count = sys.argv[1:6]
+    if len(sys.argv) == 7:
+        number = int(sys.argv[6])
+        samples = share(listing, number, int(count))
+        __import__(IMPORTS[writer])
+        os.chdir(root)
+        began = time.perf_counter()
+        WRITERS[writer](samples, f"{out}/{number}")
+        print(time.perf_counter() - began)
+        return 0
+    os.makedirs(out, exist_ok=True)
+    command = [sys.executable, *sys.argv]
+    running = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, text=True) for n in range(int(count))]
+    seconds = [float(process.communicate()[0]) for process in running]
+    print(max(seconds))
+    return max(process.returncode for process in running)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""`bench formats`: the pack phase of shardtool, format by format, against other writers of that format.
+
+A row of PEERS is (format, data, writer): (goal, floor) of the ratio other / shardtool. Writers are functions of
+format_peers.py; one whose library is not installed here runs in the environment that scripts/test-peers made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import SHARDTOOL, Side, compare, environment, remove, save, say
+from pack import COUNTS, data_set, pack_seconds, write_list
+
+ENVS = Path(os.environ.get("SHARDTOOL_CACHE") or Path.home() / ".cache" / "shardtool") / "envs"
+SHARD = "64MiB"
+# (format, data set, writer): (goal, floor)
+PEERS = {
+    ("parquet", "photo", "plain-parquet"): (1.0, 0.85),
+    ("parquet", "photo", "datasets-parquet"): (3.0, 3.0),
+    ("parquet", "tiny", "plain-parquet"): (1.0, 0.85),
+    ("parquet", "tiny", "datasets-parquet"): (3.0, 3.0),
+    ("arrow", "photo", "plain-arrow"): (1.0, 0.85),
+    ("arrow", "tiny", "plain-arrow"): (1.0, 0.85),
+}
+ENV_OF = {"datasets-parquet": "datasets"}  # environment of scripts/test-peers
+
+
+def python_of(writer: str) -> str | None:
+    """The interpreter that has the library of a writer; None where none has."""
+    if writer not in ENV_OF:
+        return sys.executable
+    path = ENVS / ENV_OF[writer] / "bin" / "python"
+    return str(path) if path.exists() else None
+
+
+def sides_of(shard_format: str, writers: list[str], work: Path, source: Path) -> list[Side]:
+    """shardtool first, then every writer that can run."""
+    out, folder, listing = work / "out", work / "peer", work / "list"
+    write_list(source, out, listing, is_shuffled=False)
+    pack = [*SHARDTOOL, "pack", str(source), str(out), "--format", shard_format, "--workers", "2", "--json", "-q"]
+    pack += ["--shard-size", SHARD, "--durability", "none"]
+    sides = [Side("shardtool", pack, [out], wall_of=pack_seconds)]
+    for writer in writers:
+        python = python_of(writer)
+        if python is None:
+            say(f"{writer}: skipped, scripts/test-peers {ENV_OF[writer]} makes its environment")
+            continue
+        program = str(Path(__file__).parent / "format_peers.py")
+        command = [python, program, writer, str(listing), str(source), str(folder), "2"]
+        sides.append(Side(writer, command, [folder], wall_of=float))
+    return sides
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="bench formats")
+    parser.add_argument("--formats", default=",".join(dict.fromkeys(row[0] for row in PEERS)))
+    parser.add_argument("--data", default="photo,tiny")
+    parser.add_argument("--count", type=int, default=0, help="files of each data set")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "shardtool-bench")
+    chosen = parser.parse_args(arguments)
+    chosen.work.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {}
+    for shard_format in chosen.formats.split(","):
+        for name in chosen.data.split(","):
+            bars = {writer: bar for (f, d, writer), bar in PEERS.items() if (f, d) == (shard_format, name)}
+            if not bars:
+                continue
+            say(f"{shard_format} {name}")
+            source = data_set(chosen.work, name, chosen.count or COUNTS[name])
+            report = compare(sides_of(shard_format, list(bars), chosen.work, source), rounds=chosen.rounds)
+            for writer, (goal, floor) in bars.items():
+                side = report["sides"].get(writer)
+                if side:
+                    ratio = side["wall_ratio"]
+                    verdict = "goal" if ratio >= goal else "floor" if ratio >= floor else "below"
+                    side.update(goal=goal, floor=floor, verdict=verdict)
+            results[f"{shard_format}-{name}"] = report
+    remove(chosen.work / "out")
+    save("formats", {"environment": environment(), "results": results})
