@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MAX_EXAMPLES = 3
 EVEN = f"the first {HF_FIRST} samples of the last split do not have the same parts"
 UNSEEN = f"parts that the first {HF_FIRST} samples of the last split lack"
+LOWER_CASE = "part names come in lower case"
 TWICE = "keys that occur more than once"
 _PLAIN_KEY = re.compile(rb"(?:(?!__)[!-\[\]-~]*/)?(?![.]|__)[!-\-0-\[\]-~]+")  # ASCII, no blank or backslash
 _PLAIN_PART = re.compile(rb"(?!__)[!-.0-@\[\]-~]+")  # no capitals, no slash
@@ -217,7 +218,7 @@ def _check_name(reader: Reader, verdict: Verdict, found: Cut, key: bytes, name: 
     if reader.name == "litdata":
         wanted = wanted[0].replace("\\", "/").rpartition("/")[2], wanted[1]
     if found.part == wanted[1].lower() != wanted[1] and found.key == wanted[0]:
-        verdict.add("renamed", "part names come in lower case", key + b"." + name)
+        verdict.add("renamed", LOWER_CASE, key + b"." + name)
     elif found != wanted:
         verdict.add("renamed", "the name is cut elsewhere", key + b"." + name)
 

@@ -29,6 +29,9 @@ _FIRST_DOT = re.compile(r"^((?:.*/|)[^.]+)[.]([^/]*)$")  # webdataset, datasets,
 _WIDS = re.compile(r"^((?:.*/)?.*?)(\..*)$")
 _META = re.compile(r"__[^/]*__($|/)")
 _NOT_IN_IDX = re.compile(r"[^\x21-\x7e]")
+NOT_UTF8 = "names that are not UTF-8 stop it"
+NOT_ARROW = "names that are not UTF-8: Arrow strings cannot hold them"
+NOT_TEXT = "names that are not UTF-8: its index holds text"
 _ENERGON_OWN = ("__key__", "__shard__", "__restore_key__", "__sources__")
 
 
@@ -91,7 +94,7 @@ def cut_hf(name: bytes) -> Cut | Loss:
     text = _text(name)
     if text.rpartition("/")[2].startswith((".", "__")):
         return Loss("dropped", "the file name begins with . or __")
-    return _as_utf8(text, _first_dot(text), "Arrow strings are UTF-8")
+    return _as_utf8(text, _first_dot(text), NOT_ARROW)
 
 
 def cut_energon(name: bytes) -> Cut | Loss:
@@ -102,7 +105,7 @@ def cut_energon(name: bytes) -> Cut | Loss:
     found = _first_dot(text)
     if isinstance(found, Cut) and found.part in _ENERGON_OWN:
         return Loss("rejected", "the part has the name of a field of its own")
-    return _as_utf8(text, found, "its index holds text")
+    return _as_utf8(text, found, NOT_TEXT)
 
 
 def cut_ray(name: bytes) -> Cut | Loss:
@@ -127,7 +130,7 @@ def cut_wids(name: bytes) -> Cut | Loss:
     try:
         text = name.decode("utf-8")
     except UnicodeDecodeError:
-        return Loss("rejected", "names that are not UTF-8 stop it")
+        return Loss("rejected", NOT_UTF8)
     if len(name) > NAME_FIELD_BYTES:
         return Loss("rejected", "names of more than 100 bytes are cut short")
     if "." not in text:
@@ -158,7 +161,7 @@ def _as_utf8(text: str, found: Cut | Loss, why: str) -> Cut | Loss:
         try:
             text.encode()
         except UnicodeEncodeError:
-            return Loss("rejected", f"a name that is not UTF-8: {why}")
+            return Loss("rejected", why)
     return found
 
 

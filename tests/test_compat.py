@@ -142,7 +142,8 @@ def test_counts_go_on_beyond_the_examples() -> None:
 
 def test_a_plan_and_its_data_set_get_the_same_verdicts(tmp_path: Path) -> None:
     tree = make_tree(
-        tmp_path / "in", {"w/a b.txt": "1", "x/1.txt": "2", "y/1.txt": "3", "__a__/z.txt": "4", "l" * 101 + "/1.txt": "5"}
+        tmp_path / "in",
+        {"w/a b.txt": "1", "x/1.txt": "2", "y/1.txt": "3", "__a__/z.txt": "4", "l" * 101 + "/1.txt": "5"},
     )
     planned = run_cli("plan", tree, tmp_path / "out", "--compat", "all", "--label-from", "parent", "--json")
     pack(tree, tmp_path / "out", label_from="parent")
@@ -160,6 +161,8 @@ def test_the_text_fits_a_terminal_and_names_each_reader(tmp_path: Path) -> None:
     tree = make_tree(tmp_path / "in", {"a b.txt": "1", "\u00e4/" + "n" * 90 + ".txt": "2", b"\xff/q.TXT": "3"})
     done = run_cli("plan", tree, tmp_path / "out", "--compat", "all", "--keep-case")
     assert done.code == 0, done.err
+    assert "hint  leave --keep-case out" in done.out
+    assert "hint  --escape-names" in done.out
     text = done.out[done.out.index("compat ") :]
     assert max(map(len, text.splitlines())) <= 80
     assert [line.split()[0] for line in text.splitlines() if line[:2] == "  " and line[2] != " "] == list(READERS)

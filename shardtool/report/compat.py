@@ -5,6 +5,8 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from shardtool.compat import EVEN, LOWER_CASE, UNSEEN
+from shardtool.compat_rules import NOT_ARROW, NOT_TEXT, NOT_UTF8
 from shardtool.report.text import escape_key, json_key, to_ascii
 from shardtool.units import plural
 
@@ -14,6 +16,15 @@ if TYPE_CHECKING:
     from shardtool.compat import Finding, Verdict
 
 _COLUMNS, _INDENT = 80, 14
+_WHOLE = "--require PART,... --on-missing skip: whole samples only"
+_CURES = {  # what to pack with, where an option helps
+    EVEN: _WHOLE,
+    UNSEEN: _WHOLE,
+    LOWER_CASE: "leave --keep-case out",
+    NOT_TEXT: "--escape-names writes such bytes as %XX",
+    NOT_UTF8: "--escape-names writes such bytes as %XX",
+    NOT_ARROW: "--escape-names writes such bytes as %XX",
+}
 _VERBS = {"dropped": "drops", "rejected": "stops at", "renamed": "renames", "split": "splits", "merged": "merges"}
 
 
@@ -35,6 +46,7 @@ def _finding_document(finding: Finding) -> dict[str, Any]:
         "why": finding.why,
         "unit": finding.unit,
         "count": finding.count,
+        "hint": _CURES.get(finding.why, ""),
         "examples": [json_key(example, "name") for example in finding.examples],
     }
 
@@ -63,4 +75,6 @@ def _finding_lines(finding: Finding) -> list[str]:
         f"  {text if len(text) <= room else text[: room - 3] + '...'}" for text in map(escape_key, finding.examples)
     ]
     more = finding.count - len(finding.examples)
-    return [*lines, f"  and {more:,} more"] if more > 0 else lines
+    lines += [f"  and {more:,} more"] if more > 0 else []
+    cure = _CURES.get(finding.why)
+    return [*lines, f"hint  {cure}"] if cure else lines
