@@ -17,6 +17,7 @@ from shardtool.errors import CorruptShard
 from shardtool.metrics import ShardColumns, StatsAccumulator
 from shardtool.overhead import add_causes, overhead_by_cause
 from shardtool.plan import PlanOptions, shard_limit
+from shardtool.token_lengths import TokenLengths
 from shardtool.storage import open_place
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class DatasetStats:
     manifest: Manifest
     stats: Stats
     overhead: dict[str, int]
+    tokens: dict[str, Any] | None = None  # of token shards
 
     def loads(self, world_size: int, loader_workers: int) -> list[ReaderLoad]:
         """One row a split; `loader_workers` 0 counts as one."""
@@ -73,6 +75,7 @@ class DatasetStats:
             "splits": manifest.splits(),
             "ledger": manifest.ledger,
             "readers": readers,
+            **({"tokens": self.tokens} if self.tokens else {}),
         }
 
 
@@ -89,14 +92,17 @@ def measure_dataset(dataset: Dataset) -> DatasetStats:
     manifest = dataset.manifest
     accumulator, overhead = StatsAccumulator(), dict[str, int]()
     with_keys = manifest.num_samples <= MAX_RANKED
+    lengths = TokenLengths(manifest) if manifest.format == "bin" else None
     for shard in range(dataset.num_shards):
         found = shard_columns(dataset, shard, with_keys=with_keys)
         accumulator.add(found)
+        if lengths is not None:
+            lengths.add(dataset.index(shard).part_bytes)
         sizes = found.part_sizes if found.part_sizes is not None else np.zeros(0, np.int64)
         overhead = add_causes(overhead, overhead_by_cause(manifest.format, sizes, found.file_bytes, 1))
     options = PlanOptions.from_document(manifest.options)
     stats = accumulator.finish(shard_size=shard_limit(options) or None, label_names=label_names(dataset))
-    return DatasetStats(manifest, stats, overhead)
+    return DatasetStats(manifest, stats, overhead, lengths.document() if lengths else None)
 
 
 def shard_columns(dataset: Dataset, shard: int, *, with_keys: bool = True) -> ShardColumns:

@@ -26,7 +26,7 @@ from shardtool.index_cache import read_index
 from shardtool.index_file import encode_columns, encode_index, index_meta
 from shardtool.model import FileRecord, PartTotals, Receipt, ShardRows
 from shardtool.names import index_path
-from shardtool.pack import drop_samples, part_totals
+from shardtool.pack import STAGED, drop_samples, part_totals
 from shardtool.plan_file import read_rows
 from shardtool.receipts import digest_of, write_receipt
 from shardtool.samples import member_names
@@ -64,6 +64,8 @@ def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
     Raises:
         CorruptShard: the shard is not the one that was planned, or not what was packed.
     """
+    if job.format in STAGED:
+        raise _not_from_shard(job, shard)
     spec = job.specs[shard]
     path = os.path.join(job.out, spec.path)
     frames = _frames(path) if job.settings.compress != "none" else None

@@ -102,6 +102,7 @@ def check_shard(job: VerifyJob, shard: int) -> ShardReport:
                 _read_all(job, report, index)
             elif index is not None:
                 _look_at_ends(job, report, index)
+        _check_siblings(job, report)
     except OSError as error:
         _add(report, record, "unreadable", f"cannot be read: {error.strerror or error}")
     return report
@@ -245,6 +246,23 @@ def _has_its_size(job: VerifyJob, report: ShardReport, index: ShardIndex | None)
     elif size > wanted:
         _add(report, record, "size", f"{size - wanted:,} bytes more than {wanted:,}", offset=wanted)
     return size == wanted
+
+
+def _check_siblings(job: VerifyJob, report: ShardReport) -> None:
+    """Other files of the shard, such as an .idx: there, of their size, and where everything is read, unaltered."""
+    for wanted in job.shards[report.shard].files[1:]:
+        path = os.path.join(job.out, wanted.path)
+        try:
+            size = file_size(path)
+        except FileNotFoundError:
+            kind, text = "missing", "is missing"
+        else:
+            kind, text = "size", f"{size:,} bytes where the manifest has {wanted.num_bytes:,}"
+            if size == wanted.num_bytes:
+                if not job.is_deep or digest_of(path) == wanted.xxh3_128:
+                    continue
+                kind, text = "altered", "its digest is not that of the manifest"
+        report.faults.append(Fault(kind, f"{wanted.path}: {text}", wanted.path, report.shard))
 
 
 def _last_whole(index: ShardIndex | None, size: int) -> tuple[str, bytes | None]:

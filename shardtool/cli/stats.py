@@ -59,6 +59,10 @@ def heading(found: DatasetStats, out: str) -> str:
 
 
 def _more_lines(found: DatasetStats, ranks: int, workers: int) -> Iterator[tuple[str, list[str]]]:
+    if found.tokens:
+        from shardtool.token_lengths import shown_lengths
+
+        yield from shown_lengths(found.tokens)
     causes = [f"{cause} {format_bytes(size)}" for cause, size in found.overhead.items() if size]
     if len(causes) > 1:
         yield "overhead", causes

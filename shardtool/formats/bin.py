@@ -6,7 +6,6 @@ A sample is a sequence, its one part is called `tokens`. `pack --format bin` wri
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from shardtool.errors import PlanError
 from shardtool.formats import BYTES, Settings, ShardLayout, WrittenShard
-from shardtool.formats.bin_index import DTYPES, encode_idx, idx_bytes, read_idx
+from shardtool.formats.bin_index import DTYPES, encode_idx, idx_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,9 +91,8 @@ class BinFormat:
         starts = np.cumsum(rows.sizes) - rows.sizes
         return ShardLayout(starts, rows.sizes, starts, int(rows.sizes.sum()))
 
-    def structure(self, rows: ShardRows, part_offset: Int64Array) -> IdxCheck:
-        """The `.idx` beside the shard against the index."""
-        return IdxCheck(rows.sizes)
+    def structure(self, rows: ShardRows, part_offset: Int64Array) -> None:
+        """None: every byte of a `.bin` is payload, and its `.idx` has a digest of its own."""
 
     def ends(self, rows: ShardRows, members: list[bytes]) -> tuple[bytes, bytes]:
         """Nothing is known of the first and last bytes: all of them are payload."""
@@ -103,27 +101,6 @@ class BinFormat:
     def side_files(self, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
         """None: the `.idx` is a file of its shard."""
         return iter(())
-
-
-@dataclass(frozen=True)
-class IdxCheck:
-    """Compares an `.idx` with the sizes in the index of its shard."""
-
-    sizes: Int64Array
-
-    def look(self, base: int, piece: memoryview) -> None:
-        """Every byte of a `.bin` is payload, so there is nothing to look at."""
-
-    def bad_parts(self, path: str) -> list[int]:
-        """Rows of the sequences that the `.idx` of the `.bin` at `path` places elsewhere, or gives another length."""
-        index = read_idx(f"{os.path.splitext(path)[0]}.idx")
-        count = len(self.sizes)
-        if len(index.lengths) != count or index.documents.tolist() != list(range(count + 1)):
-            return list(range(count))
-        starts = np.cumsum(self.sizes) - self.sizes
-        wrong = (index.lengths.astype(np.int64) * index.header.itemsize != self.sizes) | (index.pointers != starts)
-        rows: list[int] = np.flatnonzero(wrong).tolist()
-        return rows
 
 
 def written_shard(sizes: Int64Array, digests: Any, dtype: str) -> WrittenShard:
