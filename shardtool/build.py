@@ -261,6 +261,8 @@ def store_plan(request: PackRequest, prepared: Prepared, say: Say) -> StoredPlan
         f"{format_range(min(sizes), max(sizes))}   seed {plan.options.seed}   "
         f"overhead {100 * (plan.num_bytes - plan.payload_bytes) / max(plan.num_bytes, 1):.1f} %",
     )
+    if prepared.choice:
+        say.step("zstd", "   ".join(prepared.choice.why))
     for notice in prepared.notices:
         say.warn(notice)
     check_space(request.out, plan.shards, len(plan.samples.part_entry))

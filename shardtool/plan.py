@@ -31,6 +31,7 @@ class PlanOptions:
 
     format: str = "tar"
     compress: str = "none"
+    link: int = 0  # bytes/s that `compress` auto reckons with; 0: it assumes one
     schema: tuple[str, ...] = ()  # NAME=KIND of columns
     shard_size: int = 0  # bytes; 0: the default, unless shards or samples_per_shard decide
     shards: int = 0
@@ -116,8 +117,13 @@ class Plan:
         return sum(spec.payload_bytes for spec in self.shards)
 
 
-def make_plan(table: SampleTable, options: PlanOptions) -> Plan:
+def make_plan(table: SampleTable, options: PlanOptions, compress: str = "") -> Plan:
     """Order, split and cut the samples.
+
+    Args:
+        table: all samples.
+        options: what decides.
+        compress: what `auto` came to.
 
     Raises:
         PlanError: no number of shards satisfies the options.
@@ -126,7 +132,7 @@ def make_plan(table: SampleTable, options: PlanOptions) -> Plan:
     _check_options(options)
     if options.stratify and table.labels is None:
         raise UsageProblem("--stratify label needs labels", hint="add --label-from parent, or a table with --join")
-    shard_format = format_for(table, options)
+    shard_format = format_for(table, options, compress)
     shard_format.check(table)
     sizes = shard_format.sizes(table)
     names, splits = assign_splits(
@@ -155,7 +161,7 @@ def make_plan(table: SampleTable, options: PlanOptions) -> Plan:
     return Plan(table, options, final, specs, failed, notices, shard_format.settings)
 
 
-def format_for(table: SampleTable, options: PlanOptions) -> Format:
+def format_for(table: SampleTable, options: PlanOptions, compress: str = "") -> Format:
     """The format that the options name, with the settings that these samples call for.
 
     Raises:
@@ -166,7 +172,7 @@ def format_for(table: SampleTable, options: PlanOptions) -> Format:
         columns = columns_of(table, parse_schema(options.schema), has_media=options.format in MEDIA_FORMATS)
     elif options.schema:
         raise UsageProblem(f"--schema is for formats with columns, and {options.format} has none", hint="leave it out")
-    return get_format(options.format, Settings(columns, settled(options.compress)))
+    return get_format(options.format, Settings(columns, settled(compress or options.compress)))
 
 
 def global_order(table: SampleTable) -> Int64Array:
@@ -317,9 +323,7 @@ def _specs(
         count = len(cut) - 1
         for number in range(count):
             start, stop = base + int(cut[number]), base + int(cut[number + 1])
-            path = shard_path(
-                split, number, count, shard_format.suffix, total=total, shard_format=shard_format.name
-            )
+            path = shard_path(split, number, count, shard_format.suffix, total=total, shard_format=shard_format.name)
             num_bytes = int(loads[number]) + shard_format.shard_overhead(stop - start)
             specs.append(ShardSpec(split, path, start, stop, num_bytes, int(payloads[number])))
         base += int(cut[-1])

@@ -7,12 +7,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from shardtool.compress_choice import FRAMED, choose
 from shardtool.errors import AccessDenied, SourceError, SourceNotFound, UsageProblem
 from shardtool.group import group
 from shardtool.keys import parse_rule
 from shardtool.labels import COLUMN, add_labels
 from shardtool.model import Tally
-from shardtool.plan import make_plan
+from shardtool.plan import format_for, make_plan
 from shardtool.plan_file import Ledger
 from shardtool.required import apply_required
 from shardtool.scan import scan
@@ -22,6 +23,7 @@ from shardtool.twins import twin_names
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shardtool.compress_choice import Choice
     from shardtool.model import Origin, Problem, SampleTable, ScanResult
     from shardtool.plan import Plan, PlanOptions
     from shardtool.workers import WorkerPool
@@ -52,6 +54,7 @@ class Prepared:
     notices: tuple[str, ...]
     scanned: ScanResult
     scanned_at: float  # time.monotonic() when the scan began
+    choice: Choice | None = None  # what `--compress auto` came to
 
 
 def scan_sources(
@@ -216,7 +219,7 @@ def prepare(
     list_cache: str = "",
     spool: str = "",
 ) -> Prepared:
-    """The plan for these sources and options. No payload byte is read.
+    """The plan for these sources and options. No payload byte is read, save a few samples for `--compress auto`.
 
     Raises:
         SourceError: the scan met something that a policy forbids.
@@ -226,13 +229,16 @@ def prepare(
     scanned = scan_sources(roots, options, pool, on_error=on_error, null=null, list_cache=list_cache, spool=spool)
     raise_problems(scanned)
     grouped = group_scanned(scanned, options, pool, trust_parts=trust_parts)
-    plan = make_plan(grouped.samples, options)
+    choice = None
+    if options.compress == "auto" and options.format in FRAMED:
+        choice = choose(grouped.samples, format_for(grouped.samples, options, "none"), options.link)
+    plan = make_plan(grouped.samples, options, choice.compress if choice else "")
     failed = Tally()
     failed.merge(grouped.failed)
     failed.merge(plan.failed)
     ledger = Ledger(scanned.seen, dict(grouped.ignored.counts), failed.total())
     notices = [*_links(scanned), *_losses(scanned), *_texts(grouped.problems), *plan.notices]
-    return Prepared(plan, ledger, grouped.ignored, failed, tuple(notices), scanned, scanned_at)
+    return Prepared(plan, ledger, grouped.ignored, failed, tuple(notices), scanned, scanned_at, choice)
 
 
 def _links(scanned: ScanResult) -> list[str]:

@@ -29,7 +29,7 @@ _SAME_NAME = (
     "exclude",
 )
 _NONE_IS_EMPTY = ("stratify", "split", "split_by", "split_group", "no_ext", "label_from", "join_key", "join_part")
-_NONE_IS_ZERO = ("shard_size", "shards", "samples_per_shard")
+_NONE_IS_ZERO = ("link", "shard_size", "shards", "samples_per_shard")
 
 
 def plan_options(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOptions:

@@ -26,6 +26,7 @@ from shardtool.cli.types import (
     DidYouMeanChoice,
     PairType,
     PartType,
+    RateType,
     ReadersType,
     RegexType,
     RuleType,
@@ -230,6 +231,13 @@ SHARDS = (
         show_default=True,
         help="Compress tar and mds shards in frames, parquet and arrow in columns that are no media; auto looks at a"
         " sample.",
+    ),
+    _define(
+        "Shards",
+        "--link",
+        type=RateType(),
+        metavar="RATE",
+        help="Speed of the way from shards to readers, for --compress auto; 1GB/s is assumed.",
     ),
     _define(
         "Shards",

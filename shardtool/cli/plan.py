@@ -22,6 +22,8 @@ from shardtool.cli.token_options import token_options
 from shardtool.errors import Incomplete, PlanMismatch, UsageProblem
 
 if TYPE_CHECKING:
+    from shardtool.compress_choice import Choice
+    from shardtool.plan import Plan
     from shardtool.plan_file import StoredPlan
     from shardtool.prepare import Prepared
     from shardtool.report.plan import PlanReport
@@ -155,7 +157,16 @@ def _report(prepared: Prepared, plan_id: str, workers: int, chosen: dict[str, An
         worker_bytes=worker_bytes(plan),
         planning_bytes=peak_bytes(),
         speed=read_some(plan),
+        choice=prepared.choice or _estimate(plan),
     )
+
+
+def _estimate(plan: Plan) -> Choice | None:
+    """What the compression that was asked for would give, by a sample."""
+    from shardtool.compress_choice import Choice, estimated_ratio
+
+    ratio = estimated_ratio(plan.samples, plan.format)
+    return None if ratio is None else Choice(plan.settings.compress, ratio)
 
 
 def _write(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Param = click.Parameter | None
     Ctx = click.Context | None
 
+SLOWEST_LINK = 1000  # bytes/s
 SMALLEST_SIZE_BYTES = 1024  # below it a plain integer was meant as MiB
 
 
@@ -46,6 +47,22 @@ class SizeType(click.ParamType[int]):
                 else BadValue(f"{value} is too small for a shard", param=param, ctx=ctx)
             )
         return size
+
+
+class RateType(click.ParamType[int]):
+    """Bytes a second: `1GB/s`, `100MiB/s`."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: Param, ctx: Ctx) -> int:
+        """Bytes a second meant by `value`."""
+        try:
+            rate = parse_size(str(value).removesuffix("/s"))
+        except UsageProblem as problem:
+            raise BadValue(problem.message, hint="--link 1GB/s", param=param, ctx=ctx) from None
+        if rate < SLOWEST_LINK:
+            raise BadValue(f"{value} is slower than any link", hint="--link 1GB/s", param=param, ctx=ctx)
+        return rate
 
 
 class CountType(click.ParamType[int]):

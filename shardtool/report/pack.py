@@ -46,6 +46,16 @@ def ledger_text(ledger: dict[str, Any]) -> str:
     return f"seen {ledger['seen']:,} = packed {ledger['packed']:,} + ignored {ignored:,} + failed {ledger['failed']:,}"
 
 
+READER_LINES = {
+    "tar": "wds.WebDataset({urls}, shardshuffle=False)",
+    "parquet": "datasets.load_dataset({folder!r}, split={split!r})",
+    "arrow": "datasets.load_dataset({folder!r}, split={split!r})",
+    "tfrecord": "tf.data.TFRecordDataset(sorted(glob.glob('{folder}/data/{split}-*.tfrecord')))",
+    "mds": "streaming.StreamingDataset(local='{folder}/data/{split}', batch_size=32)",
+    "litdata": "litdata.StreamingDataset('{folder}/data/{split}')",
+}
+
+
 def next_steps(result: PackResult, out: str) -> list[str]:
     """What to type after a run that did something."""
     folder = out.rstrip("/") or "/"
@@ -53,15 +63,19 @@ def next_steps(result: PackResult, out: str) -> list[str]:
         return [f"shardtool index {folder}   once all parts are done"]
     if result.num_packed == 0:
         return []
-    return [f"shardtool verify {folder} --deep · shardtool stats {folder}", reader_line(result, folder)]
+    steps = [f"shardtool verify {folder} --deep · shardtool stats {folder}", reader_line(result, folder)]
+    return [step for step in steps if step]
 
 
 def reader_line(result: PackResult, folder: str) -> str:
-    """A line of Python that reads the first split with webdataset, ready to paste."""
-    if result.manifest is None or not result.manifest.shards:
+    """A line of Python that reads the first split with the format's own reader, ready to paste; "" where none fits."""
+    manifest = result.manifest
+    if manifest is None or not manifest.shards:
         return ""
-    split = result.manifest.shards[0].split
-    paths = [f"{folder}/{shard.path}" for shard in result.manifest.shards if shard.split == split]
-    patterns = compact_braces(paths)
+    split = manifest.shards[0].split
+    paths = [f"{folder}/{shard.path}" for shard in manifest.shards if shard.split == split]
+    is_piped = manifest.format == "tar" and manifest.compression != "none"  # tarfile reads no zstd before Python 3.14
+    patterns = [f"pipe:zstd -dc {pattern}" if is_piped else pattern for pattern in compact_braces(paths)]
     urls = repr(patterns[0]) if len(patterns) == 1 else repr(patterns)
-    return f"python: wds.WebDataset({urls}, shardshuffle=False)"
+    line = READER_LINES.get(manifest.format, "")
+    return f"python: {line.format(urls=urls, folder=folder, split=split)}" if line else ""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardtool.advice import PlanFigures
+    from shardtool.compress_choice import Choice
     from shardtool.model import ShardSpec
     from shardtool.plan import Plan
     from shardtool.plan_file import Ledger
@@ -38,6 +39,14 @@ class PlanReport:
     worker_bytes: int
     planning_bytes: int
     speed: Speed | None
+    choice: Choice | None = None  # of a compression, with what it is expected to give
+
+    @property
+    def compressed_bytes(self) -> int | None:
+        """Estimated bytes of all shards; None where they are not compressed, or nothing could be read."""
+        if self.choice is None or self.choice.compress == "none" or self.choice.ratio is None:
+            return None
+        return round(self.plan.num_bytes * self.choice.ratio)
 
     @property
     def seconds(self) -> float | None:
@@ -73,6 +82,7 @@ def plan_document(report: PlanReport) -> dict[str, Any]:
             "planning_bytes": report.planning_bytes,
             "seconds": None if seconds is None else round(seconds, 3),
             "files_read": report.speed.files if report.speed else 0,
+            "compressed_bytes": report.compressed_bytes,
         },
         "advice": list(report.advice),
     }
@@ -107,6 +117,7 @@ def _head(report: PlanReport, sources: Sequence[str], out: str) -> list[str]:
             f" {format_bytes(figures.overhead_bytes)} ({100 * share:.1f} %)",
         ),
         *_line("", *causes),
+        *_compression_lines(report),
         *_line("inodes", f"{figures.inodes_before:,} become {figures.inodes_after:,}"),
         *_need_lines(report),
         *_line("ledger", *ledger_fields(report.ledger.document())),
@@ -147,6 +158,14 @@ def _split_lines(shards: Sequence[ShardSpec]) -> list[str]:
         return []
     fields = [f"{name} {entry['samples']:,} in {plural(entry['shards'], 'shard')}" for name, entry in splits.items()]
     return _line("splits", *fields)
+
+
+def _compression_lines(report: PlanReport) -> list[str]:
+    choice, size = report.choice, report.compressed_bytes
+    if choice is None:
+        return []
+    expected = [f"about {format_bytes(size)} on disk, an estimate from a sample"] if size is not None else []
+    return _line("zstd", *expected, *choice.why)
 
 
 def _need_lines(report: PlanReport) -> list[str]:
