@@ -1,0 +1,155 @@
+"""Answers of HTTP/1.1 in every form that stores give them, cut into packets anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardtool.storage.s3.address import Address
+from shardtool.storage.s3.connections import Connections
+from shardtool.storage.s3.exchange import Broken, Response
+from shardtool.storage.s3.settings import S3Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUICK = S3Settings(connect_s=5, read_s=5)
+
+
+@contextlib.contextmanager
+def says(*answers: list[bytes]) -> Iterator[tuple[Address, list[bytes]]]:
+    """A server that answers each request by packets, then hangs up; and the requests it got."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server, answers, asked), daemon=True)
+        thread.start()
+        yield Address(False, f"127.0.0.1:{server.getsockname()[1]}", "/bucket"), asked
+    thread.join(10)
+
+
+def serve(server: socket.socket, answers: tuple[list[bytes], ...], asked: list[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        connection = server.accept()[0]
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for packets in answers:
+                asked.append(connection.recv(1 << 16))
+                for packet in packets:
+                    connection.sendall(packet)
+
+
+def ask(address: Address, into: bytearray | None = None, method: str = "GET", body: bytes = b"") -> Response:
+    connections = Connections(QUICK)
+    view = None if into is None else memoryview(into)
+    try:
+        return connections.exchange(address, method, "/bucket/key", {"host": "h"}, body, view)
+    finally:
+        connections.close()
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    points = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[a:b] for a, b in itertools.pairwise(points)]
+
+
+def chunked(body: bytes, sizes: list[int]) -> bytes:
+    out, rest = b"", body
+    for size in sizes:
+        piece, rest = rest[:size], rest[size:]
+        out += b"%x;ext=1\r\n%b\r\n" % (len(piece), piece) if piece else b""
+    out += b"%X\r\n%b\r\n" % (len(rest), rest) if rest else b""
+    return out + b"0\r\nX-Trailer: t\r\n\r\n"
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.binary(max_size=300), st.lists(st.integers(1, 80), max_size=5), st.lists(st.integers(0, 900), max_size=6))
+@example(b"", [], [])
+def test_a_chunked_body_is_put_together(body: bytes, sizes: list[int], places: list[int]) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(body, sizes)
+    with says(cut(raw, places)) as (address, _):
+        assert ask(address).body == body
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.binary(max_size=300), st.lists(st.integers(0, 900), max_size=6), st.integers(0, 400), st.booleans())
+def test_a_body_of_known_or_unknown_length_is_read(body: bytes, places: list[int], room: int, is_known: bool) -> None:
+    length = b"Content-Length: %d\r\n" % len(body) if is_known else b""
+    with says(cut(b'HTTP/1.1 200 OK\r\nETag: "e"\r\n%b\r\n%b' % (length, body), places)) as (address, _):
+        buffer = bytearray(room)
+        answer = ask(address, buffer)
+        assert answer.num_bytes == min(room, len(body))
+        assert buffer[: answer.num_bytes] == body[:room]
+        assert answer.etag == "e"
+
+
+def test_headers_are_lower_case_and_repeated_ones_are_joined() -> None:
+    raw = b"HTTP/1.1 404 Not Found\r\nX-One:  a b \r\nx-one: c\r\nContent-Length: 2\r\n\r\nno"
+    with says([raw]) as (address, _):
+        answer = ask(address)
+    assert (answer.status, answer.body, answer.headers["x-one"]) == (404, b"no", "a b, c")
+
+
+def test_continue_is_not_the_answer() -> None:
+    with says([b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]) as (address, asked):
+        assert ask(address, method="PUT", body=b"data").status == 200
+    assert asked[0].endswith(b"content-length: 4\r\n\r\ndata")
+
+
+def test_a_head_has_no_body_whatever_its_length_says() -> None:
+    with says([b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"]) as (address, _):
+        assert ask(address, method="HEAD").headers["content-length"] == "99"
+
+
+@pytest.mark.parametrize(
+    ("raw", "received"),
+    [
+        (b"", 0),
+        (b"HTTP/1.1 200", 0),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", 0),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345", 5),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n", 5),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfive\r\n", 0),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", 0),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"\r\n", 0),
+        (b"HTTP/1.1 200 OK\r\nlong: " + b"x" * 70_000 + b"\r\n\r\n", 0),
+    ],
+)
+def test_what_is_no_whole_answer_is_broken_at_a_known_byte(raw: bytes, received: int) -> None:
+    with says([raw]) as (address, _), pytest.raises(Broken) as raised:
+        ask(address, bytearray(100))
+    assert raised.value.received == received
+    assert raised.value.kind == ("body" if received else "connection")
+
+
+def test_a_connection_is_used_again_and_replaced_when_it_was_closed() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n"
+    connections = Connections(QUICK)
+    with says([answer + b"a"], [answer + b"b"]) as (address, asked):
+        for expected in (b"a", b"b"):
+            assert connections.exchange(address, "GET", "/k", {}, b"", None).body == expected
+        assert len(asked) == 2
+    with pytest.raises(Broken):  # both the idle connection and a new one: nobody is there any more
+        connections.exchange(address, "GET", "/k", {}, b"", None)
+    connections.close()
+
+
+def test_a_header_with_a_line_break_is_never_sent() -> None:
+    connections = Connections(QUICK)
+    with says([b""]) as (address, asked), pytest.raises(ValueError, match="line break"):
+        connections.exchange(address, "GET", "/k", {"if-match": '"x\r\nhost: evil'}, b"", None)
+    assert asked in ([], [b""])
+    connections.close()
+
+
+def test_nobody_listening_is_broken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(Broken, match="refused"):
+        ask(Address(False, f"127.0.0.1:{port}", ""))
