@@ -1,0 +1,160 @@
+"""Hugging Face datasets reads Parquet and Arrow shards: keys, bytes, counts and media as in the source."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+
+import datasets
+import PIL.Image
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+from corpora import CACHE
+from helpers import make_tree, pack, shard_paths
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from peer_data import PETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VARIANTS = [("parquet", "none"), ("parquet", "zstd:3"), ("arrow", "none"), ("arrow", "zstd:3")]
+every_variant = pytest.mark.parametrize(("shard_format", "compress"), VARIANTS, ids="-".join)
+SOUNDS = CACHE / "asterisk-core-sounds-en-wav"
+FEW = settings(
+    max_examples=15, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+datasets.disable_progress_bars()
+
+
+def source_of(root: Path) -> dict[str, dict[str, bytes]]:
+    """{key: {part: bytes}} of a folder."""
+    found: dict[str, dict[str, bytes]] = {}
+    for path in root.rglob("*"):
+        if path.is_file():
+            stem, _, part = path.name.partition(".")
+            found.setdefault(str((path.parent / stem).relative_to(root)), {})[part] = path.read_bytes()
+    return found
+
+
+def load(out: Path, *, streaming: bool = False) -> Any:
+    return datasets.load_dataset(str(out), streaming=streaming, cache_dir=str(out.parent / "cache"))
+
+
+def undecoded(data: Any) -> Any:
+    """Media as they are stored."""
+    for name, feature in data.features.items():
+        if isinstance(feature, datasets.Image | datasets.Audio | datasets.Video):
+            data = data.cast_column(name, type(feature)(decode=False))
+    return data
+
+
+def contents(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, bytes]]:
+    """As `source_of`; fails where a key is there twice."""
+    found: dict[str, dict[str, bytes]] = {}
+    for row in rows:
+        key = row.pop("key")
+        assert key not in found
+        found[key] = {name: as_bytes(value) for name, value in row.items() if value is not None}
+    return found
+
+
+def as_bytes(value: Any) -> bytes:
+    if isinstance(value, dict):
+        assert value["path"] is None
+        value = value["bytes"]
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+@every_variant
+@pytest.mark.parametrize("streaming", [False, True], ids=["map", "streaming"])
+def test_pictures_are_those_of_the_source(tmp_path: Path, shard_format: str, compress: str, streaming: bool) -> None:
+    pack(
+        PETS,
+        tmp_path / "out",
+        format=shard_format,
+        compress=compress,
+        shard_size=96 << 10,
+        split="train=0.8,validation=0.2",
+        label_from="parent",
+    )
+    found = load(tmp_path / "out", streaming=streaming)
+    wanted = source_of(PETS)
+    assert set(found) == {"train", "validation"}
+    split_contents = [contents(undecoded(data)) for data in found.values()]
+    assert not set(split_contents[0]) & set(split_contents[1])
+    together = split_contents[0] | split_contents[1]
+    assert all(parts.pop("cls").isdigit() for parts in together.values())
+    assert together == {key: {n: d for n, d in parts.items() if n != "cls"} for key, parts in wanted.items()}
+    sample = next(iter(found["train"]))
+    pictures = [name for name, feature in found["train"].features.items() if isinstance(feature, datasets.Image)]
+    assert pictures
+    for name in pictures:
+        with PIL.Image.open(next((PETS / sample["key"]).parent.glob(f"{Path(sample['key']).name}.{name}"))) as picture:
+            assert sample[name].size == picture.size
+            assert sample[name].tobytes() == picture.tobytes()
+    assert isinstance(sample["cls"], int)
+
+
+@every_variant
+def test_sounds_are_those_of_the_source(tmp_path: Path, shard_format: str, compress: str) -> None:
+    if not SOUNDS.exists():
+        pytest.skip("scripts/fetch-corpora fetches the sounds")
+    roots = sorted(path for path in SOUNDS.rglob("*") if path.is_dir() and any(path.glob("*.wav")))
+    pack(roots[0], tmp_path / "out", format=shard_format, compress=compress, shards=3)
+    found = load(tmp_path / "out")["train"]
+    assert isinstance(found.features["wav"], datasets.Audio)
+    assert contents(undecoded(found)) == source_of(roots[0])
+
+
+@every_variant
+@FEW
+@given(
+    samples=st.dictionaries(
+        st.integers(0, 99),
+        st.dictionaries(st.sampled_from(["txt", "npy", "seg.txt", "x_y"]), st.text(max_size=30), min_size=1),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_any_samples_are_those_of_the_source(
+    tmp_path_factory: pytest.TempPathFactory, shard_format: str, compress: str, samples: dict[int, dict[str, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    files = {f"d/{number}.{part}": text for number, parts in samples.items() for part, text in parts.items()}
+    tree = make_tree(folder / "src", files)
+    pack(tree, folder / "out", format=shard_format, compress=compress, shards=min(2, len(samples)))
+    assert contents(load(folder / "out")["train"]) == source_of(tree)
+    assert contents(load(folder / "out", streaming=True)["train"]) == source_of(tree)
+
+
+@every_variant
+def test_pyarrow_reads_all_shards_as_one_data_set(tmp_path: Path, shard_format: str, compress: str) -> None:
+    pack(PETS, tmp_path / "out", format=shard_format, compress=compress, shards=4)
+    table = pa.dataset.dataset(
+        tmp_path / "out" / "data", format=shard_format if shard_format == "parquet" else "ipc"
+    ).to_table()
+    assert contents(table.to_pylist()) == source_of(PETS)
+
+
+def test_shards_are_read_by_name_too(tmp_path: Path) -> None:
+    pack(PETS, tmp_path / "out", format="arrow", shards=2)
+    files = [str(path) for path in shard_paths(tmp_path / "out")]
+    found = datasets.load_dataset("arrow", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(found) == len(source_of(PETS))
+
+
+def test_columns_can_be_chosen_without_reading_the_pictures(tmp_path: Path) -> None:
+    pack(PETS, tmp_path / "out", format="parquet", shards=2)
+    found = datasets.load_dataset(
+        "parquet",
+        data_files=[str(path) for path in shard_paths(tmp_path / "out")],
+        columns=["key"],
+        split="train",
+        cache_dir=str(tmp_path / "cache"),
+    )
+    assert set(found["key"]) == set(source_of(PETS))
