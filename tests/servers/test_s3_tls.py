@@ -72,7 +72,7 @@ def test_large_and_small_objects_go_both_ways(place: S3Place, checksums: str, mo
 def test_a_certificate_that_nobody_trusts_is_refused(place: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_CA_BUNDLE")
     forget_clients()
-    with pytest.raises(RemoteError, match=r"1 attempt in 0 s.*(?i:certificate|ssl)") as raised:
+    with pytest.raises(RemoteError, match=r"1 attempt in \d+ s.*(?i:certificate|ssl)") as raised:
         place.read_into("small", 0, memoryview(bytearray(5)))
     assert "AWS_CA_BUNDLE" in raised.value.hint
 
