@@ -25,6 +25,7 @@ class KeyServer:
         folders_first: list a folder's name where the folder's own name belongs, not its slash (SeaweedFS).
         is_encoded: obey encoding-type=url.
         denies_delimiter: such queries are refused.
+        ignores_start_after: such queries are answered from the beginning.
     """
 
     keys: Sequence[bytes]
@@ -32,7 +33,7 @@ class KeyServer:
     folders_first: bool = False
     is_encoded: bool = True
     denies_delimiter: bool = False
-    num_asked: int = 0
+    ignores_start_after: bool = False
     queries: list[dict[str, str]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -50,11 +51,14 @@ class KeyServer:
         if self.denies_delimiter and "delimiter" in asked:
             raise PermissionError("a delimiter is not allowed")
         entries = self._entries(asked["prefix"].encode("utf-8", "surrogateescape"), asked.get("delimiter", "").encode())
-        start = int(asked.get("continuation-token", "t-0")[2:])
-        stop = start + min(self.page, int(asked["max-keys"]))
-        token = f"<NextContinuationToken>t-{stop}</NextContinuationToken>" if stop < len(entries) else ""
-        truncated = f"<IsTruncated>{str(stop < len(entries)).lower()}</IsTruncated>"
-        body = "".join(self._element(key, is_folder) for key, is_folder in entries[start:stop])
+        after = b"" if self.ignores_start_after else asked.get("start-after", "").encode()
+        after = bytes.fromhex(asked.get("continuation-token", "")) or after
+        entries = [entry for entry in entries if not after or self._place(entry[0]) > self._place(after)]
+        stop = min(self.page, int(asked["max-keys"]))
+        more = stop < len(entries)
+        token = f"<NextContinuationToken>{entries[stop - 1][0].hex()}</NextContinuationToken>" if more else ""
+        truncated = f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+        body = "".join(self._element(key, is_folder) for key, is_folder in entries[:stop])
         encoding = "<EncodingType>url</EncodingType>" if self.is_encoded else ""
         return f"<ListBucketResult>{truncated}{token}{encoding}{body}</ListBucketResult>".encode(
             "utf-8", "surrogateescape"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from list_server import TIME_NS, KeyServer
 
 from shardtool.errors import RemoteError
-from shardtool.storage.s3.listing import Listing, _beginnings
+from shardtool.storage.s3.listing import Listing, _beginnings, _between
 from shardtool.storage.s3.pages import concat, parse_page
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 KEYS = st.lists(st.text(alphabet="ab/-.0ä", min_size=1, max_size=8).map(str.encode), max_size=60, unique=True)
 
 
-def listed(server: KeyServer, prefix: bytes = b"") -> list[bytes]:
-    keys: list[bytes] = Listing(server.ask, "s3://bucket", threads=4).objects(prefix).keys.to_pylist()
+def listed(server: KeyServer, prefix: bytes = b"", *, is_ordered: bool = False) -> list[bytes]:
+    found = Listing(server.ask, "s3://bucket", threads=4, is_ordered=is_ordered).objects(prefix)
+    keys: list[bytes] = found.keys.to_pylist()
     return keys
 
 
@@ -29,6 +30,48 @@ def listed(server: KeyServer, prefix: bytes = b"") -> list[bytes]:
 def test_every_key_comes_once(keys: list[bytes], page: int, folders_first: bool, encoded: bool, prefix: bytes) -> None:
     server = KeyServer(keys, page=page, folders_first=folders_first, is_encoded=encoded)
     assert sorted(listed(server, prefix)) == sorted(key for key in keys if key.startswith(prefix))
+
+
+@settings(max_examples=150)
+@given(KEYS, st.integers(1, 9), st.sampled_from([b"", b"a", b"a/"]))
+def test_every_key_comes_once_where_ranges_are_shared(keys: list[bytes], page: int, prefix: bytes) -> None:
+    server = KeyServer(keys, page=page)
+    assert sorted(listed(server, prefix, is_ordered=True)) == sorted(key for key in keys if key.startswith(prefix))
+
+
+def test_a_flat_prefix_of_an_ordered_store_is_shared_among_threads() -> None:
+    keys = [b"img_%08d.jpg" % number for number in range(30_000)]
+    server = KeyServer(keys)
+    assert sorted(listed(server, is_ordered=True)) == keys
+    starts = [query["start-after"] for query in server.queries if "start-after" in query]
+    assert len(starts) > 10
+    assert len(server.queries) < 2 * 30 + 4 + 16
+
+
+def test_order_is_learned_from_keys_that_tell_it_from_the_order_of_folders() -> None:
+    keys = [b"a-0", b"a/x", *(b"b%05d" % number for number in range(10_000))]
+    for folders_first in (False, True):
+        server = KeyServer(keys, folders_first=folders_first)
+        assert sorted(listed(server)) == keys
+        is_shared = any("start-after" in query for query in server.queries)
+        assert is_shared != folders_first
+
+
+def test_a_store_that_stops_being_ordered_is_an_error() -> None:
+    server = KeyServer([b"%06d" % number for number in range(20_000)], ignores_start_after=True)
+    with pytest.raises(RemoteError, match="not in byte order"):
+        listed(server, is_ordered=True)
+
+
+@given(st.text(alphabet="09Az-~ä", max_size=4), st.text(alphabet="09Az-~ä", max_size=4))
+def test_a_key_between_two_others_lies_there(one: str, other: str) -> None:
+    low, high = sorted((b"p/" + one.encode(), b"p/" + other.encode()))
+    for bound in (high, None):
+        middle = _between(low, bound, b"p/")
+        if middle is not None:
+            assert low < middle
+            assert middle.decode()
+            assert bound is None or middle < bound
 
 
 def test_columns_belong_to_their_keys() -> None:
@@ -59,7 +102,7 @@ def test_a_flat_prefix_is_listed_page_after_page() -> None:
     keys = [b"%06d" % number for number in range(40_000)]
     server = KeyServer(keys)
     assert listed(server) == keys
-    assert len(server.queries) == 40 + 32  # the probe gave up after 32
+    assert len(server.queries) == 40 + 4  # the probe gave up after 4
 
 
 def test_a_small_prefix_takes_one_request() -> None:

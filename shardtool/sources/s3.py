@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 MAX_HEADS = 10_000  # a longer list is looked up in a listing, which tells 1,000 keys a request
 HEAD_THREADS = 64
+IN_BYTE_ORDER = (".amazonaws.com", ".amazonaws.com.cn")  # Amazon S3 User Guide, "Listing object keys programmatically"
+DIRECTORY_BUCKET = "--x-s3"  # these list in no order
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,16 @@ def list_bucket(client: S3Client, bucket: str, prefix: bytes) -> Objects:
     Raises:
         SourceNotFound, AccessDenied, RemoteError: as S3Client.request.
     """
-    store = f"s3://{bucket} at {client.engine.endpoint(bucket)}"
-    return Listing(lambda query: client.request("GET", bucket, query=query).body, store).objects(prefix)
+    endpoint = client.engine.endpoint(bucket)
+    is_ordered = endpoint.endswith(IN_BYTE_ORDER) and not bucket.endswith(DIRECTORY_BUCKET)
+    store = f"s3://{bucket} at {endpoint}"
+    ask = partial(_ask, client, bucket)
+    return Listing(ask, store, is_ordered=is_ordered).objects(prefix)
+
+
+def _ask(client: S3Client, bucket: str, query: tuple[tuple[str, str], ...]) -> bytes:
+    body: bytes = client.request("GET", bucket, query=query).body
+    return body
 
 
 def _nothing_there(client: S3Client, root: str) -> SourceNotFound | UsageProblem:

@@ -1,4 +1,4 @@
-"""`scripts/test-s3` tells what a store does: all that is needed works on both servers, and where they differ is said."""
+"""`scripts/test-s3` tells what a store does: all that is needed works on both servers, and differences are said."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 A prefix that does not fit one page is asked for its folders. Where there are enough of them, they are listed side by
 side: one by one when they are few, else by the beginnings of their names, so that the number of requests stays near
-that of the pages. Nothing of this depends on the order in which a store lists (SeaweedFS lists by folder). A flat
-prefix is listed page after page.
+that of the pages. Nothing of this depends on the order in which a store lists (SeaweedFS lists by folder).
+
+A flat prefix is listed page after page; where the store is known to list in byte order, or its pages have shown it,
+idle threads take over the upper half of what is left, again and again. A page out of order after that is an error.
 
 Every request says max-keys=1000 and encoding-type=url. The end is what the store says it is, never a short page (Ceph
 cuts pages at 991, others send 2,500 keys); a token or a page that comes twice ends the listing with an error.
@@ -11,9 +13,9 @@ cuts pages at 991, others send 2,500 keys); a token or a page that comes twice e
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections import defaultdict
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,15 +34,21 @@ THREADS = 16  # pages of 30..100 ms in flight; parsing keeps a core busy at abou
 MIN_FOLDERS = 8  # fewer are not worth a request to ask for them
 MAX_PROBE_PAGES = 32  # of folders and files right below a prefix; more is a flat prefix
 JOBS_PER_THREAD = 4
+FLAT_PROBE_PAGES = 4  # without MIN_FOLDERS among them: a flat prefix
+FIRST_SHARES = 16  # of a long range: most of them are empty, until the halves meet where the keys are
+LEAST_CHAR, END_CHAR = 0x20, 0x7F  # keys are halved at printable ASCII characters
 MERGED_ROWS = 65_536  # rows of a chunk of the result: small pages are put together
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Job:
-    """Keys that begin with `prefix`; those right in `folder` are left out, somebody has them already."""
+    """Keys that begin with `prefix`, from behind `after` up to `stop`; those right in `folder` somebody has already."""
 
     prefix: bytes
     folder: bytes | None = None
+    after: bytes = b""
+    stop: bytes | None = None
+    shares: int = FIRST_SHARES  # how often the rest may be halved
 
 
 class Listing:
@@ -50,6 +58,7 @@ class Listing:
         ask: sends a query to the bucket, answers the body. Raises PermissionError where that is denied.
         store: how messages call the store.
         threads: requests at a time.
+        is_ordered: the store is known to list in the order of UTF-8 bytes.
         progress: told the number of objects so far, from any thread.
     """
 
@@ -59,6 +68,7 @@ class Listing:
         store: str,
         *,
         threads: int = THREADS,
+        is_ordered: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self._ask, self._store, self._threads, self._progress = ask, store, threads, progress
@@ -67,7 +77,13 @@ class Listing:
         self._small_rows = 0
         self._chunks = Columns()
         self._num_rows = 0
-        self._num_waiting = 0
+        self._changed = threading.Condition()
+        self._queue: deque[_Job] = deque()
+        self._helpers: list[threading.Thread] = []
+        self._num_busy = 0
+        self._error: BaseException | None = None
+        self._is_ordered = is_ordered
+        self._was_shared = False
 
     def objects(self, prefix: bytes) -> Objects:
         """All objects whose key begins with `prefix`, in no particular order.
@@ -76,56 +92,120 @@ class Listing:
             RemoteError: the store does not list as it should, or fails.
             PermissionError, FileNotFoundError: listing is denied; there is no such bucket.
         """
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="list") as pool:
-            running: set[Future[list[_Job]]] = set()
-            try:
-                jobs = self._list(_Job(prefix))  # here: a small prefix needs no thread
-                while jobs or running:
-                    running |= {pool.submit(self._list, job) for job in jobs}
-                    self._num_waiting = len(running)
-                    done, running = wait(running, return_when=FIRST_COMPLETED)
-                    jobs = [job for future in done for job in future.result()]
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+        self._queue.append(_Job(prefix))
+        try:
+            self._work()  # here: a small prefix needs no other thread
+        except BaseException as error:  # Ctrl-C
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+            raise
+        for helper in self._helpers:
+            helper.join()
+        if self._error is not None:
+            raise self._error
         self._merge()
         return self._chunks.take()
 
-    def _list(self, job: _Job) -> list[_Job]:
-        """Take all keys of a job, or some of them and hand back jobs for the rest."""
-        pages = self._pages(job.prefix)
-        first = next(pages)
-        if first.token and self._num_waiting < self._threads and (jobs := self._split(job)) is not None:
-            return jobs
-        self._take(first, job.folder)
-        for page in pages:
-            self._take(page, job.folder)
-        return []
+    def _work(self) -> None:
+        """Do jobs until there are none and nobody is left who could make one."""
+        while (job := self._next_job()) is not None:
+            try:
+                self._list(job)
+            except Exception as error:
+                self._error = self._error or error
+            with self._changed:
+                self._num_busy -= 1
+                self._changed.notify_all()
 
-    def _split(self, job: _Job) -> list[_Job] | None:
-        """Jobs for the folders right below a prefix, its files being taken; None where it is better listed flat."""
+    def _next_job(self) -> _Job | None:
+        with self._changed:
+            while not self._queue and self._num_busy and self._error is None:
+                self._changed.wait()
+            if not self._queue or self._error is not None:
+                return None
+            self._num_busy += 1
+            return self._queue.popleft()
+
+    def _add_jobs(self, jobs: list[_Job]) -> None:
+        with self._changed:
+            self._queue.extend(jobs)
+            self._changed.notify_all()
+            while len(self._helpers) + 1 < min(self._threads, self._num_busy + len(self._queue)):
+                self._helpers.append(threading.Thread(target=self._work, name="list", daemon=True))
+                self._helpers[-1].start()
+
+    def _num_idle(self) -> int:
+        """Threads that have nothing to do."""
+        return self._threads - self._num_busy - len(self._queue)
+
+    def _list(self, job: _Job) -> None:
+        """Take all keys of a job, or some of them and make jobs of the rest."""
+        last = job.after
+        for number, page in enumerate(self._pages(job.prefix, after=job.after)):
+            if number == 0 and page.token and not job.after and self._num_idle() > 0 and self._split(job):
+                return
+            keys = columns.to_list(page.objects.keys)
+            self._note_order(keys, last)
+            last = keys[-1] if keys else last
+            is_over = job.stop is not None and last > job.stop
+            self._take(page.objects, keys, job)
+            if is_over or self._error is not None:
+                return
+            if page.token and self._is_ordered:
+                self._share(job, last)
+
+    def _share(self, job: _Job, last: bytes) -> None:
+        """Let idle threads have the upper half of what is left of a job, the upper half of the rest, and so on."""
+        shared: list[_Job] = []
+        while job.shares and len(shared) < self._num_idle() and (middle := _between(last, job.stop, job.prefix)):
+            shared.append(_Job(job.prefix, job.folder, middle, job.stop, shares=1))
+            job.stop = middle
+            job.shares -= 1
+        job.shares += 1
+        if shared:
+            self._was_shared = True
+            self._add_jobs(shared[::-1])
+
+    def _note_order(self, keys: list[bytes], last: bytes) -> None:
+        """Learn from a page whether the store lists by bytes: listed by folder, some keys would be in another order."""
+        if not keys or (self._is_ordered and not self._was_shared):
+            return
+        is_sorted = keys[0] > last and all(map(operator.lt, keys, keys[1:]))
+        if not is_sorted and self._was_shared:
+            raise self._broken("its list is not in byte order, though it was at first")
+        if is_sorted and not self._was_shared:
+            by_folder = [key.replace(b"/", b"\0") for key in keys]
+            self._is_ordered = not all(map(operator.lt, by_folder, by_folder[1:]))
+
+    def _split(self, job: _Job) -> bool:
+        """Make jobs of the folders right below a prefix and take its files; False where it is better listed flat."""
         probed: list[Page] = []
         folders: list[bytes] = []
         try:
             for page in self._pages(job.prefix, delimiter="/"):
                 probed.append(page)
                 folders += page.prefixes
-                if len(probed) == MAX_PROBE_PAGES and page.token:
-                    return None
+                most_pages = MAX_PROBE_PAGES if len(folders) >= MIN_FOLDERS else FLAT_PROBE_PAGES
+                if len(probed) >= most_pages and page.token:
+                    return False
         except PermissionError:  # a policy may allow this very prefix and no delimiter
-            return None
+            return False
         if len(folders) < MIN_FOLDERS:
-            return None
+            return False
         for page in probed:
-            self._take(page, job.folder)
+            self._take(page.objects, columns.to_list(page.objects.keys), job)
         base = job.prefix[: job.prefix.rfind(b"/") + 1]
         most = max(1, len(folders) // (JOBS_PER_THREAD * self._threads))
         covers = _beginnings(sorted(set(folders)), len(job.prefix), most)
-        return [_Job(beginning, None if beginning.endswith(b"/") else base) for beginning in covers]
+        self._add_jobs([_Job(beginning, None if beginning.endswith(b"/") else base) for beginning in covers])
+        return True
 
-    def _pages(self, prefix: bytes, delimiter: str = "") -> Iterator[Page]:
+    def _pages(self, prefix: bytes, delimiter: str = "", after: bytes = b"") -> Iterator[Page]:
         query = [("list-type", "2"), ("max-keys", "1000"), ("encoding-type", "url")]
         query.append(("prefix", prefix.decode("utf-8", "surrogateescape")))
         query += [("delimiter", delimiter)] if delimiter else []
+        query += [("start-after", after.decode("utf-8"))] if after else []
         token, met, before = "", set[str](), b""
         while True:
             page = self._page((*query, ("continuation-token", token)) if token else tuple(query))
@@ -154,12 +234,15 @@ class Listing:
             where={"url": self._store},
         )
 
-    def _take(self, page: Page, folder: bytes | None) -> None:
-        objects = page.objects
-        if folder is not None and objects.num_rows:
-            width = len(folder)
-            deeper = [key.find(b"/", width) >= 0 for key in columns.to_list(objects.keys)]
-            objects = objects if all(deeper) else objects.where(np.array(deeper, bool))
+    def _take(self, objects: Objects, keys: list[bytes], job: _Job) -> None:
+        """Keep those objects of a page that are the job's."""
+        if job.folder is not None or job.stop is not None or job.after:
+            width, stop = len(job.folder or b""), job.stop
+            is_mine = [
+                (job.folder is None or key.find(b"/", width) >= 0) and key > job.after and (stop is None or key <= stop)
+                for key in keys
+            ]
+            objects = objects if all(is_mine) else objects.where(np.array(is_mine, bool))
         with self._lock:
             self._small.append(objects)
             self._small_rows += objects.num_rows
@@ -173,6 +256,26 @@ class Listing:
         if self._small:
             self._chunks.add(concat(self._small))
         self._small, self._small_rows = [], 0
+
+
+def _between(low: bytes, high: bytes | None, prefix: bytes) -> bytes | None:
+    """A key between two others, in the middle as far as one character tells; None where there is no room for one.
+
+    Args:
+        high: None for the end of the prefix.
+        prefix: what both begin with.
+    """
+    for at in range(len(prefix), len(low) + 1):
+        first = low[at] if at < len(low) else LEAST_CHAR - 1
+        second = high[at] if high is not None and at < len(high) else END_CHAR
+        if first >= END_CHAR or second > END_CHAR:
+            return None
+        if second - first >= 2:
+            middle = low[:at] + bytes([max((first + second) // 2, LEAST_CHAR)])
+            return middle if low < middle and (high is None or middle < high) else None
+        if second > first:
+            high = None  # from here on only `low` bounds the key
+    return None
 
 
 def _beginnings(names: list[bytes], width: int, most: int) -> Iterator[bytes]:
