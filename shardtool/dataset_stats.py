@@ -17,8 +17,8 @@ from shardtool.errors import CorruptShard
 from shardtool.metrics import ShardColumns, StatsAccumulator
 from shardtool.overhead import add_causes, overhead_by_cause
 from shardtool.plan import PlanOptions, shard_limit
-from shardtool.token_lengths import TokenLengths
 from shardtool.storage import open_place
+from shardtool.token_lengths import TokenLengths
 
 if TYPE_CHECKING:
     from shardtool.manifest import Manifest

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shardtool.cli.command import GroupedOption
-from shardtool.cli.options import Command, Output, options, output_options
+from shardtool.cli.options import Command, CountType, Output, options, output_options
 from shardtool.cli.s3_options import s3_options
 from shardtool.errors import UsageProblem
 
@@ -29,10 +29,33 @@ if TYPE_CHECKING:
 @click.option(
     "--split", metavar="NAME", default="", cls=GroupedOption, section="Source", help="Look for the key in this split."
 )
+@click.option(
+    "--doc",
+    type=CountType(minimum=0),
+    metavar="N",
+    cls=GroupedOption,
+    section="Source",
+    help="Of token shards: show sequence N of the data set, counted from 0.",
+)
+@click.option(
+    "--decode",
+    metavar="FILE",
+    cls=GroupedOption,
+    section="Output",
+    help="Of token shards: show the text, too; FILE is a tokenizer.json, its folder, or bytes.",
+)
 @options("compat")
 @s3_options
 @output_options
-def command(output: Output, out: str, what: str | None, split: str, compat: tuple[str, ...]) -> None:
+def command(
+    output: Output,
+    out: str,
+    what: str | None,
+    split: str,
+    doc: int | None,
+    decode: str | None,
+    compat: tuple[str, ...],
+) -> None:
     """Show the data set in OUT, one of its shards (by number or name), or one sample (by key, or SHARD:N).
 
     A number is a shard, unless a sample has it for a key; 3: is always a shard.
@@ -44,6 +67,11 @@ def command(output: Output, out: str, what: str | None, split: str, compat: tupl
     with dataset:
         check_split(dataset, split)
         word = what or file
+        if doc is not None or decode:
+            from shardtool.cli.token_view import show_sequence
+
+            show_sequence(output, dataset, word, split, doc, decode)
+            return
         if word and compat:
             raise UsageProblem("--compat is about a whole data set", hint=f"shardtool inspect {out} --compat all")
         if word:

@@ -64,8 +64,13 @@ def _check(output: Output, places: tuple[str, ...], deep: bool, reader: str, wor
         with WorkerPool(wanted, preload=PRELOAD) as pool:
             return verify(places[0], pool, output, is_deep=deep, reader=reader)
     from shardtool.bare_shards import find_shards
+    from shardtool.tokens.verify import pair_prefixes, verify_pairs
     from shardtool.verify_bare import verify_bare
 
+    if pairs := pair_prefixes(places):
+        num_bytes = sum(_size(f"{pair}.bin") for pair in pairs)
+        with WorkerPool(workers_needed(num_bytes, len(pairs), wanted, is_deep=deep), preload=PRELOAD) as pool:
+            return verify_pairs(pairs, pool, output, is_deep=deep)
     paths = find_shards(places)
     num_bytes = sum(_size(path) for path in paths)
     with WorkerPool(workers_needed(num_bytes, len(paths), wanted, is_deep=True), preload=PRELOAD) as pool:
@@ -79,11 +84,14 @@ def _is_dataset(places: tuple[str, ...]) -> bool:
     from shardtool.bare_shards import find_shards, is_folder
     from shardtool.destination import is_ours
     from shardtool.errors import SourceNotFound
+    from shardtool.tokens.verify import pair_prefixes
 
     if len(places) != 1 or not is_folder(places[0]):
         return False
     if is_ours(places[0]):
         return True
+    if pair_prefixes(places):
+        return False
     try:
         return not find_shards(places)
     except SourceNotFound:
