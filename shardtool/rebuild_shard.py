@@ -7,9 +7,9 @@ A digest that is still known, in a receipt, a manifest or an index, must agree, 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xxhash
@@ -17,7 +17,8 @@ import xxhash
 from shardtool import columns
 from shardtool.bare_shards import FOREIGN_LAYOUT, read_bare, refuse_problems
 from shardtool.errors import CorruptShard, DestinationExists, FormatError, ShardtoolError
-from shardtool.formats import Settings, WrittenShard, get_format
+from shardtool.formats import PARTS_READERS, Settings, WrittenShard, get_format
+from shardtool.formats.cells_again import keys_in, written_again
 from shardtool.formats.frames import frames_of_file
 from shardtool.formats.tar import layout_of
 from shardtool.formats.tar_check import HeaderCheck
@@ -38,6 +39,7 @@ from shardtool.storage.local import LocalFile, temp_name
 if TYPE_CHECKING:
     from shardtool.bare_shards import BareShard
     from shardtool.formats import ShardLayout, StructureCheck
+    from shardtool.formats.cells_again import ColumnFormat
     from shardtool.formats.frames import Frames
     from shardtool.hashing import FileDigest
     from shardtool.manifest import ManifestShard
@@ -68,14 +70,18 @@ def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
         raise _not_from_shard(job, shard)
     spec = job.specs[shard]
     path = os.path.join(job.out, spec.path)
-    frames = _frames(path) if job.settings.compress != "none" else None
-    rows, failed = _rows_in(job, shard, path, frames)
     shard_format = get_format(job.format, job.settings)
-    layout = shard_format.layout_of(rows, member_names(rows))
-    if layout is None:
-        raise _not_from_shard(job, shard)
-    check = shard_format.structure(rows, layout.part_offset)
-    written, file, bad_parts = _read_again(path, frames, layout, rows, check)
+    if job.format in PARTS_READERS:
+        rows, failed, written, file = _read_columns(job, shard, path)
+        bad_parts: list[int] = []
+    else:
+        frames = _frames(path) if job.settings.compress != "none" else None
+        rows, failed = _rows_in(job, shard, path, frames)
+        layout = shard_format.layout_of(rows, member_names(rows))
+        if layout is None:
+            raise _not_from_shard(job, shard)
+        check = shard_format.structure(rows, layout.part_offset)
+        written, file, bad_parts = _read_again(path, frames, layout, rows, check)
     record = FileRecord(spec.path, file.num_bytes, file.hexdigest())
     place = index_path(shard, len(job.specs))
     _compare(job, shard, record, place, bad_parts)
@@ -98,6 +104,17 @@ def rebuild_planned(job: PlannedJob, shard: int) -> tuple[Receipt, bool]:
     )
     write_receipt(job.out, receipt, len(job.specs), tag=tag, durable=job.durable)
     return receipt, is_known
+
+
+def _read_columns(
+    job: PlannedJob, shard: int, path: str
+) -> tuple[ShardRows, tuple[tuple[str, str], ...], WrittenShard, FileDigest]:
+    """(rows, keys and reasons of those left out, what writing the shard gave, its digests), for shards of columns."""
+    shard_format, nothing = cast("ColumnFormat", get_format(job.format, job.settings)), np.zeros(0, np.int64)
+    with local_copy(path) as copy, closing(shard_format.open_cells(copy)) as source:
+        rows, failed = _without_absent(read_rows(job.out, shard), set(keys_in(source)))
+        written = written_again(shard_format, source, rows, path)
+        return rows, failed, written, digest_shard(copy, nothing, nothing).file
 
 
 def _frames(path: str) -> Frames | None:
@@ -138,7 +155,11 @@ def _rows_in(
         return rows, ()
     if job.format != "tar" or job.settings.compress != "none":
         raise _not_from_shard(job, shard)
-    present = set(read_bare(path).keys)
+    return _without_absent(rows, set(read_bare(path).keys))
+
+
+def _without_absent(rows: ShardRows, present: set[bytes]) -> tuple[ShardRows, tuple[tuple[str, str], ...]]:
+    """(rows of the keys that are present, the other keys with a reason)."""
     keys = columns.to_list(rows.keys)
     absent = [sample for sample, key in enumerate(keys) if key not in present]
     reason = "left out when the shard was packed; its receipt, which had the reason, is lost"

@@ -423,6 +423,28 @@ def test_a_file_that_is_gone_costs_its_sample_alone(case: Case, tmp_path: Path) 
     assert check(out, is_deep=True).faults == ()
 
 
+@every_format
+def test_a_lost_index_comes_back_bit_for_bit(case: Case, tmp_path: Path) -> None:
+    packed(golden_tree(tmp_path / "src"), tmp_path / "out", case, shards=2)
+    wanted = content(tmp_path / "out")
+    (tmp_path / "out" / "index" / "00001.arrow").unlink()
+    ran = run_cli("index", tmp_path / "out")
+    assert (ran.code, ran.err if ran.code else "") == (0, "")
+    assert content(tmp_path / "out") == wanted
+
+
+@every_format
+def test_a_lost_index_of_a_damaged_shard_does_not_come_back(case: Case, tmp_path: Path) -> None:
+    packed(golden_tree(tmp_path / "src"), tmp_path / "out", case, shards=2)
+    (tmp_path / "out" / "index" / "00001.arrow").unlink()
+    path = shard_paths(tmp_path / "out")[1]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert run_cli("index", tmp_path / "out").code == 4
+    assert not (tmp_path / "out" / "index" / "00001.arrow").exists()
+
+
 # Commands
 
 

@@ -158,6 +158,14 @@ class ArrowFormat:
         """First samples of the record batches, and the number of samples; follows from names and sizes."""
         return group_bounds(row_bytes(rows, self.columns), BATCH_BYTES, BATCH_ROWS)
 
+    def open_cells(self, path: str) -> ArrowCells:
+        """The shard at `path`.
+
+        Raises:
+            CorruptShard: pyarrow cannot make sense of it.
+        """
+        return ArrowCells(path, self.columns)
+
     def _options(self) -> Any:
         codec, level = codec_of(self.settings.compress)
         return pa.ipc.IpcWriteOptions(
@@ -252,6 +260,12 @@ class ArrowCells:
             return cells_of(self._last[1].column(column + 1), kind)
         except UNREADABLE as error:
             raise self._damaged(error) from error
+
+    def raw_bytes(self) -> int:
+        """Of the file before compression."""
+        num_batches = self.num_groups()
+        sizes = (pa.ipc.get_record_batch_size(self._file.get_batch(number)) for number in range(num_batches))
+        return sum(sizes) + measure_costs(self._layout).file_bytes + FOOTER_BLOCK * num_batches
 
     def close(self) -> None:
         """Let go of the map."""

@@ -139,6 +139,14 @@ class ParquetFormat:
         """First samples of the row groups, and the number of samples; follows from names and sizes."""
         return group_bounds(row_bytes(rows, self.columns), GROUP_BYTES, GROUP_ROWS)
 
+    def open_cells(self, path: str) -> ParquetCells:
+        """The shard at `path`.
+
+        Raises:
+            CorruptShard: pyarrow cannot make sense of it.
+        """
+        return ParquetCells(path, self.columns)
+
     def _properties(self) -> dict[str, Any]:
         codec, level = codec_of(self.settings.compress)
         leaves = self.columns.leaves
@@ -201,6 +209,10 @@ class ParquetCells:
             return cells_of(table.column(name).combine_chunks(), kind)
         except UNREADABLE as error:
             raise self._damaged(error) from error
+
+    def raw_bytes(self) -> int:
+        """Of the file before compression."""
+        return os.path.getsize(self._path) + _saved_bytes(self._file.metadata)
 
     def close(self) -> None:
         """Close the file."""
