@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shardtool.names import HIDDEN, compact_braces
+from shardtool.storage import is_remote
 from shardtool.units import format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def reader_line(result: PackResult, folder: str) -> str:
     if manifest is None or not manifest.shards:
         return ""
     split = manifest.shards[0].split
+    if is_remote(folder):  # the formats' own readers know no s3 URLs, or each another way to them
+        return f"python: shardtool.torch.ShardDataset({folder!r}, split={split!r})"
     paths = [f"{folder}/{shard.path}" for shard in manifest.shards if shard.split == split]
     is_piped = manifest.format == "tar" and manifest.compression != "none"  # tarfile reads no zstd before Python 3.14
     patterns = [f"pipe:zstd -dc {pattern}" if is_piped else pattern for pattern in compact_braces(paths)]
