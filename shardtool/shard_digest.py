@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardtool.model import Int64Array, UInt64Array
     from shardtool.storage.files import Stream
 
+_EMPTY = np.uint64(xxhash.xxh3_64_intdigest(b""))
 PIECE_BYTES = 1 << 20  # a multiple of 512: a tar header never straddles two pieces
 
 
@@ -137,7 +138,7 @@ class _Walk:
 
     def __init__(self, offsets: Int64Array, sizes: Int64Array) -> None:
         self.file = FileDigest()
-        self.digests = np.zeros(len(offsets), np.uint64)
+        self.digests = np.where(sizes == 0, _EMPTY, np.uint64(0))  # an empty part may lie at the very end
         self._offsets, self._ends = offsets, offsets + sizes
         self._next = 0
         self._open: Any = None

@@ -215,6 +215,21 @@ def test_keys_that_are_no_text_are_refused_with_the_cure(tmp_path: Path, name: s
     pack(tmp_path / "in", tmp_path / "out", format=name, escape_names=True)
 
 
+@both
+@pytest.mark.parametrize("compress", ["none", "zstd"])
+def test_empty_parts_at_the_end_and_side_by_side_are_verified(tmp_path: Path, name: str, compress: str) -> None:
+    if (name, compress) == ("litdata", "zstd"):
+        pytest.skip("litData chunks are not compressed")
+    files = {f"{n}.{part}": b"" for n in range(3) for part in ("a", "b", "c")}
+    make_tree(tmp_path / "in", {**files, "1.b": b"x"})
+    pack(tmp_path / "in", tmp_path / "out", format=name, shuffle="none", compress=compress)
+    ran = run_cli("verify", tmp_path / "out", "--deep")
+    assert (ran.code, ran.err) == (0, "")
+    (tmp_path / "out/index/00000.arrow").unlink()
+    assert run_cli("index", tmp_path / "out").code == 0
+    assert run_cli("verify", tmp_path / "out", "--deep").code == 0
+
+
 def test_litdata_is_not_compressed(tmp_path: Path) -> None:
     make_tree(tmp_path / "in", {"a.bin": b"x"})
     with pytest.raises(UsageProblem, match="litData chunks are not compressed"):
