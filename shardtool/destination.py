@@ -99,7 +99,8 @@ def _remote_names(place: Place) -> set[str]:
     try:
         return {stat.path.partition("/")[0] for stat in islice(place.list(), MAX_LISTED)}
     except (AccessDenied, SourceNotFound) as error:
-        raise DestinationError(error.message, hint=error.hint, where=error.where) from error
+        message = error.message if place.url in error.message else f"{place.url}: {error.message}"
+        raise DestinationError(message, hint=error.hint, where=error.where) from error
 
 
 def _is_begun(out: str) -> bool:
