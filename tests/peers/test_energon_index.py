@@ -84,7 +84,7 @@ def test_the_files_are_those_of_its_own_prepare(tmp_path: Path) -> None:
     out = packed_with(tmp_path / "out", ["energon"], shard_size=60_000)
     theirs = tmp_path / "theirs"
     shutil.copytree(Path(out) / "data", theirs / "data", ignore=shutil.ignore_patterns("*.idx"))
-    prepare = [ENERGON, "prepare", theirs, "--non-interactive", "--split-ratio", "1,0,0"]
+    prepare = [ENERGON, "prepare", str(theirs), "--non-interactive", "--split-ratio", "1,0,0"]
     done = subprocess.run(
         [*prepare, "--sample-type", "CrudeWebdataset"], capture_output=True, text=True, check=False, timeout=200
     )
