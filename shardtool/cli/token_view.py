@@ -27,9 +27,9 @@ def show_sequence(
     if dataset.manifest.format != "bin" or not isinstance(facts, dict):
         raise UsageProblem("--doc and --decode are for token shards", hint=f"shardtool inspect {dataset.path} KEY")
     shard, place = _place(dataset, word, split, doc)
-    from shardtool.formats.bin_index import DTYPES
-
     import numpy as np
+
+    from shardtool.formats.bin_index import DTYPES
 
     index = dataset.index(shard)
     ids = np.frombuffer(dataset.read_part(shard, place), DTYPES[facts["dtype"]])
@@ -52,7 +52,7 @@ def _place(dataset: Dataset, word: str | None, split: str, doc: int | None) -> t
     from shardtool.lookup import resolve
 
     if doc is None:
-        if word is None:
+        if not word:
             raise UsageProblem("--decode of which sequence?", hint="--doc N counts from 0, or name a key")
         shard, place = resolve(dataset, word, split)
         if place is None:
@@ -83,7 +83,7 @@ def _decoded(facts: dict[str, Any], ids: Any, decode: str) -> str:
     digest = facts.get("tokenizer_xxh3_128")
     if digest and spec.xxh3_128 != digest:
         raise UsageProblem(
-            f"{decode} is not the tokenizer that the data set was made with: its digest is {spec.xxh3_128}, not {digest}",
+            f"{decode} is not the tokenizer of this data set: its digest is {spec.xxh3_128}, expected {digest}",
             hint="find the file that was used",
         )
     framed = replace(spec, eod=facts["eod"], bos=facts["bos"])

@@ -47,6 +47,7 @@ def plan_document(found: Estimate) -> dict[str, Any]:
             "planning_bytes": 40 * found.scaled(found.plan.documents),
             "seconds": round(found.seconds / found.share / max(found.num_workers, 1), 3),
             "files_read": found.num_sampled,
+            "compressed_bytes": None,
         },
         "advice": list(found.plan.notices),
         "is_written": False,
