@@ -43,6 +43,7 @@ _DENIED_HINTS = {
     "SignatureDoesNotMatch": "the secret key is not that of this access key, or something on the way alters requests",
     "InvalidAccessKeyId": "the store does not know this access key: check AWS_PROFILE and --endpoint-url",
     "ExpiredToken": "renew the credentials (aws sso login) and run the same command again",
+    "InvalidObjectState": "the object is in an archive: restore it first (aws s3api restore-object)",
     "RequestTimeTooSkewed": "set the clock of this machine",
 }
 

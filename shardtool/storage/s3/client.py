@@ -17,7 +17,7 @@ from shardtool.storage.s3.address import object_url
 from shardtool.storage.s3.answers import OK, PERMANENT, code_of, judge, patience_of, refusal
 from shardtool.storage.s3.download import Download
 from shardtool.storage.s3.engines import engine_for
-from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Request, Response
+from shardtool.storage.s3.exchange import UNKNOWN_HOST, UNTRUSTED, Broken, Request, Response
 from shardtool.storage.s3.retry import THROTTLED, Attempts, Limiter, Pace, count_retry
 from shardtool.units import plural
 
@@ -118,6 +118,7 @@ class S3Client:
 _TAKES_CRC32 = {"auto": None, "supported": True, "required": False}
 _HINTS = {
     UNTRUSTED: "name the certificates that this machine shall trust: AWS_CA_BUNDLE=FILE.pem",
+    UNKNOWN_HOST: "no host has this name: check --endpoint-url, and the bucket",
     THROTTLED: "the store asks for fewer requests: run the same command again later, or with fewer --workers",
     "": "check the network and --endpoint-url, then run the same command again: what is finished stays; "
     "SHARDTOOL_S3_RETRY_SECONDS sets how long to try",

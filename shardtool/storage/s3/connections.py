@@ -6,12 +6,13 @@ theirs to the threads of the next shard, TLS handshake included.
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Response
+from shardtool.storage.s3.exchange import UNKNOWN_HOST, UNTRUSTED, Broken, Response
 from shardtool.storage.s3.settings import READ_BYTES
 from shardtool.storage.s3.watch import SpeedWatch
 from shardtool.storage.s3.wire import Wire
@@ -88,14 +89,21 @@ class Connections:
 
     def _receive(self, wire: Wire, head: Response, into: memoryview | None) -> Response:
         body = _Body(wire, self.settings.stall_s)
+        is_long = wire.length is None or wire.length > READ_BYTES
         try:
+            if is_long:  # a first byte may take its time, those behind it may not
+                wire.wait_at_most(self.settings.stall_s)
+            data = b""
             if head.status in (200, 206) and into is not None:
-                return Response(head.status, head.headers, b"", body.fill(into))
-            data = body.all()
+                body.fill(into)
+            else:
+                data = body.all()
+            if is_long:
+                wire.wait_at_most(self.settings.read_s)
         except OSError as error:
             wire.close()
             raise _broken(error, body.received if into is not None else 0, head) from error
-        return Response(head.status, head.headers, data, len(data))
+        return Response(head.status, head.headers, data, body.received)
 
 
 class _Body:
@@ -131,6 +139,8 @@ class _Body:
 def _broken(error: OSError, received: int = 0, head: Response | None = None) -> Broken:
     if isinstance(error, ssl.SSLCertVerificationError):
         kind = UNTRUSTED
+    elif isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
+        kind = UNKNOWN_HOST
     elif isinstance(error, TimeoutError):
         kind = "stall" if head else "timeout"
     else:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import AccessDenied
 from shardtool.storage.s3.signing import Credentials
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from shardtool.storage.s3.settings import S3Settings
 
 DEFAULT_REGION = "us-east-1"
@@ -42,7 +45,8 @@ class CredentialChain:
             with self._lock:
                 if self._found is None:
                     self._found = self._resolve()
-        frozen = self._found.get_frozen_credentials()
+        with _readable():
+            frozen = self._found.get_frozen_credentials()
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
 
     def renew(self, refused: Credentials | None) -> bool:
@@ -77,19 +81,27 @@ class CredentialChain:
         return self._session
 
     def _profile(self) -> dict[str, Any]:
-        profile: dict[str, Any] = self.session().get_scoped_config()
-        return profile
+        with _readable():
+            profile: dict[str, Any] = self.session().get_scoped_config()
+            return profile
 
     def _resolve(self) -> Any:
-        from botocore.exceptions import BotoCoreError
-
-        try:
+        with _readable():
             found = self.session().get_credentials()
-        except BotoCoreError as error:
-            raise AccessDenied(f"the AWS credentials cannot be read: {error}", hint=HINT) from error
         if found is None:
             raise AccessDenied("no AWS credentials found", hint=HINT)
         return found
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Turn what botocore says about files and services of credentials into our error."""
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        yield
+    except BotoCoreError as error:
+        raise AccessDenied(f"the AWS credentials cannot be read: {error}", hint=HINT) from error
 
 
 def _same(found: Any, credentials: Credentials) -> bool:

@@ -12,6 +12,7 @@ Key: TypeAlias = str | bytes  # of an object: any text, or its UTF-8 bytes
 Query: TypeAlias = tuple[tuple[str, str], ...]
 
 UNTRUSTED = "untrusted"  # the one kind of trouble with a connection that no further try changes: its certificate
+UNKNOWN_HOST = "unknown host"  # and one that few tries change: name servers do forget names, but for moments
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Broken(Exception):
     """An attempt that ended without a whole answer: no connection, a reset, a stall, a body cut short.
 
     Args:
-        kind: a word for the counters: `connection`, `timeout`, `stall`, `body`; or UNTRUSTED.
+        kind: a word for the counters: `connection`, `timeout`, `stall`, `body`; or one above.
         message: what the system said.
         received: bytes of the body that are in the caller's buffer already.
         head: status and headers, where they came.

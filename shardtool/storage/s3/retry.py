@@ -13,13 +13,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardtool.storage.s3.exchange import UNTRUSTED
+from shardtool.storage.s3.exchange import UNKNOWN_HOST, UNTRUSTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 20.0
 MAX_ATTEMPTS = 10
+MAX_LOOKUPS = 4
 THROTTLED = "throttled"
 
 _counts: Counter[str] = Counter()
@@ -77,7 +78,8 @@ class Attempts:
         delay = max(at_least_s, self._pace.draw() * min(LAST_DELAY_S, FIRST_DELAY_S * 2 ** min(self._in_row, 16)))
         if kind == UNTRUSTED or self.elapsed_s + delay > self.budget_s:
             return False
-        if kind != THROTTLED and self._in_row + 1 >= MAX_ATTEMPTS:
+        most = MAX_LOOKUPS if kind == UNKNOWN_HOST else MAX_ATTEMPTS
+        if kind != THROTTLED and self._in_row + 1 >= most:
             return False
         self._in_row += 1
         self.total += 1

@@ -52,6 +52,10 @@ class Wire:
         self._is_between = False  # a chunk is read, the size of the next one is not
         self.can_go_on = True  # whether another request may follow on this connection
 
+    def wait_at_most(self, seconds: float) -> None:
+        """How long the other side may say nothing."""
+        self._socket.settimeout(seconds)
+
     def close(self) -> None:
         """End it."""
         self._reader.close()
