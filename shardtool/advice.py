@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardtool.formats import FORMATS
 from shardtool.formats.tar_header import BLOCK, padded
 from shardtool.names import FAN_OUT, FAN_OUT_ABOVE
 from shardtool.overhead import overhead_by_cause
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from shardtool.plan import Plan
 
 NOTABLE_OVERHEAD = 0.20
+NOTABLE_CONTAINER_BYTES = 64 << 20
 NOTABLE_TINY = 0.01  # tiny parts below this share of all bytes are not worth a word
 FIRST_SAMPLES = 5  # Hugging Face takes the columns of a split from its first five samples (datasets 5.2.0)
 _ROOT_FILES = ("manifest.json", "plan.json", "receipts.jsonl", "ignored.jsonl", "failed.jsonl")
@@ -140,7 +140,10 @@ def advise(plan: Plan, figures: PlanFigures, *, world_size: int = 0, loader_work
 
 
 def _about_overhead(plan: Plan, figures: PlanFigures) -> Iterator[str]:
-    cure = "--format parquet keeps such parts in columns" if "parquet" in FORMATS else ""
+    if plan.options.format != "tar":
+        yield from _about_container(plan, figures)
+        return
+    cure = "--format parquet keeps such parts in columns"
     tiny = [part for part in figures.parts if part.is_tiny]
     cost = sum(part.cost_bytes for part in tiny)
     share = figures.overhead_bytes / max(plan.num_bytes, 1)
@@ -150,12 +153,23 @@ def _about_overhead(plan: Plan, figures: PlanFigures) -> Iterator[str]:
         payload = sum(part.payload_bytes for part in tiny)
         yield (
             f"tiny parts ({names} on average) take {format_bytes(cost)} of headers and padding for"
-            f" {format_bytes(payload)} of payload. {cure or 'One json part a sample instead of several would halve it'}"
+            f" {format_bytes(payload)} of payload. {cure}"
         )
     elif share > NOTABLE_OVERHEAD:
         yield (
             f"{100 * share:.0f} % of the bytes are headers and padding, {format_bytes(figures.overhead_bytes)} to"
-            f" store and to read. {cure or 'Fewer, larger files a sample cost less'}"
+            f" store and to read. {cure}"
+        )
+
+
+def _about_container(plan: Plan, figures: PlanFigures) -> Iterator[str]:
+    """Of formats whose overhead is keys, lengths and metadata, all told as one sum."""
+    share = figures.overhead_bytes / max(plan.num_bytes, 1)
+    if share > NOTABLE_OVERHEAD and figures.overhead_bytes > NOTABLE_CONTAINER_BYTES:
+        packed = "" if plan.options.compress != "none" else ", before --compress auto"
+        yield (
+            f"{100 * share:.0f} % of the bytes are keys, lengths and metadata of {plan.options.format}{packed}:"
+            f" {format_bytes(figures.overhead_bytes)}. Samples of more bytes, or shorter keys, cost less"
         )
 
 
@@ -200,9 +214,12 @@ def _about_ragged(plan: Plan, figures: PlanFigures) -> Iterator[str]:
         return
     rarest = min(rare, key=lambda part: part.samples)
     lacking = plural(len(plan.order) - rarest.samples, "sample")
-    split = _first_ragged_split(plan, [part.name for part in rare])
+    has_columns = bool(plan.settings.columns)
+    split = "" if has_columns else _first_ragged_split(plan, [part.name for part in rare])
     fate = (
-        f"Hugging Face datasets refuses the split {split}, whose first {FIRST_SAMPLES} samples differ"
+        "its column is null there"
+        if has_columns
+        else f"Hugging Face datasets refuses the split {split}, whose first {FIRST_SAMPLES} samples differ"
         if split
         else "code that expects it must cope"
     )

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardtool.formats import MEDIA_FORMATS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,6 +32,7 @@ SMALL_BYTES = 64 << 10  # below it the calls cost more than the bytes
 USUAL_S_A_BYTE = 1e-9  # 1 GB/s, where no larger file was read
 START_UP_S = 0.5  # fork server, imports, plan and manifest
 WORKER_BYTES = 90 << 20  # a worker with numpy and pyarrow
+GROUP_BYTES, COLUMN_COPIES = 8 << 20, 3  # of a row group; as read, as pages, as written
 PART_BYTES = 400  # rows, members, locators and index of one part while its shard is packed
 
 
@@ -89,11 +92,18 @@ def _read(path: bytes, clock: Callable[[], float]) -> tuple[int, float, float]:
 
 
 def worker_bytes(plan: Plan) -> int:
-    """Memory of one worker: it holds a slab and the rows of one shard, never a shard."""
+    """Memory of one worker: it holds a slab and the rows of one shard, never a shard.
+
+    In columns it holds a group of rows, as read and as encoded: at least one sample.
+    """
     starts: Any = plan.samples.part_start
     counts = np.diff(starts) + len(plan.samples.generated)
     most = max((int(counts[plan.samples_of(shard)].sum()) for shard in range(len(plan.shards))), default=0)
-    return WORKER_BYTES + PART_BYTES * most
+    group = 0
+    if plan.options.format in MEDIA_FORMATS:
+        largest = int(plan.samples.payload_bytes().max(initial=0))
+        group = COLUMN_COPIES * max(GROUP_BYTES, largest)
+    return WORKER_BYTES + PART_BYTES * most + group
 
 
 def peak_bytes() -> int:

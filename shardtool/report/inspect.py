@@ -57,13 +57,15 @@ def shard_text(view: ShardView, *, ascii_only: bool) -> str:
     record = view.record
     overhead = sum(view.overhead.values())
     causes = [f"{cause} {format_bytes(size)}" for cause, size in view.overhead.items() if size]
+    more = f"+ overhead {format_bytes(overhead)} ({100 * overhead / max(record.num_bytes, 1):.1f} %)"
+    if overhead < 0:
+        more, causes = f"compressed to {100 * record.num_bytes / max(record.payload_bytes, 1):.1f} %", []
     lines = [
         *_line("shard", f"{view.number}", record.path, record.split),
         *_line("holds", plural(record.num_samples, "sample"), plural(view.num_parts, "part")),
         *_line(
             "bytes",
-            f"{format_bytes(record.num_bytes)} = payload {format_bytes(record.payload_bytes)} + overhead"
-            f" {format_bytes(overhead)} ({100 * overhead / max(record.num_bytes, 1):.1f} %)",
+            f"{format_bytes(record.num_bytes)} = payload {format_bytes(record.payload_bytes)} {more}",
             *(causes if len(causes) > 1 else []),
         ),
         *_line("digest", f"xxh3_128 {view.digest}", plural(view.num_blocks, "block") + " of 16 MiB"),

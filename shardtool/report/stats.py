@@ -77,7 +77,10 @@ def verdict(shuffle: Shuffle) -> str:
 def _subjects(stats: Stats) -> Iterator[tuple[str, list[str]]]:
     counts = plural(stats.samples, "sample") + " in " + plural(stats.shards, "shard")
     sizes = [f"payload {format_bytes(stats.payload_bytes)}", f"files {format_bytes(stats.bytes)}"]
-    yield "samples", [counts, *sizes, *([f"overhead {_percent(_overhead(stats))}"] if stats.bytes else [])]
+    share = f"overhead {_percent(_overhead(stats))}"
+    if stats.bytes < stats.payload_bytes:
+        share = f"compressed to {_percent(stats.bytes / stats.payload_bytes)}"
+    yield "samples", [counts, *sizes, *([share] if stats.bytes else [])]
     if stats.shards:
         yield "shards", _shard_fields(stats)
     if stats.samples:
