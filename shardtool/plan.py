@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ALGORITHM = "xxh3-key/1"
 DEFAULT_SHARD_BYTES = 256 << 20
+DEFAULT_BIN_BYTES = 10_000_000_000  # Megatron's authors advise 10 GB a file (docs/user-guide/data-loading.md)
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,9 @@ def shard_limit(options: PlanOptions) -> int:
     """Bytes that no shard may exceed; 0 where no limit was asked for because a number was."""
     if options.shard_size:
         return options.shard_size
+    if options.tokens is not None:
+        decided = options.tokens.shard_tokens or options.shards or options.samples_per_shard
+        return 0 if decided else DEFAULT_BIN_BYTES
     return 0 if options.shards or options.samples_per_shard else DEFAULT_SHARD_BYTES
 
 
