@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import zlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from shardtool.storage.s3.exchange import Response
 
+_MD5 = re.compile(r"[0-9A-Fa-f]{32}")
 ALGORITHM = {"x-amz-checksum-algorithm": "CRC32"}
 
 
@@ -34,3 +36,14 @@ def is_altered(sent: dict[str, str], response: Response) -> bool:
     """Whether the store tells another CRC32 than that which was sent."""
     crc32, told = sent.get("x-amz-checksum-crc32"), response.headers.get("x-amz-checksum-crc32")
     return bool(crc32 and told and crc32 != told)
+
+
+def is_doubtful(sent: dict[str, str], response: Response) -> bool:
+    """Whether the ETag of a whole object looks like an MD5 and is not the one that was sent.
+
+    Proves nothing: encryption by KMS, and some stores, make ETags of their own. Worth a second look.
+    """
+    etag, md5 = response.etag, sent.get("content-md5", "")
+    if not md5 or not _MD5.fullmatch(etag) or "kms" in response.headers.get("x-amz-server-side-encryption", ""):
+        return False
+    return base64.b64decode(md5).hex() != etag.lower()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from shardtool.errors import AccessDenied, DestinationError, RemoteError, ShardtoolError, SourceNotFound
 from shardtool.hashing import BLOCK_BYTES, FileDigest
 from shardtool.model import FileRecord
-from shardtool.storage.s3.checksums import ALGORITHM, body_headers, is_altered
+from shardtool.storage.s3.checksums import ALGORITHM, body_headers, is_altered, is_doubtful
 from shardtool.storage.s3.download import object_bytes
 from shardtool.storage.s3.journal import abort_upload, entry, entry_path, open_uploads, writer_name
 from shardtool.storage.s3.xml import complete_upload, text_of
@@ -217,7 +217,7 @@ def put_object(place: S3Place, path: str, data: bytes | memoryview, digest: str 
     sums = body_headers(data, crc32=bool(place.client.takes_crc32))
     with _as_destination(place.shown(path)):
         response = place.client.request("PUT", place.bucket, place.key(path), headers={**headers, **sums}, body=data)
-    if is_altered(sums, response):
+    if is_altered(sums, response) or (is_doubtful(sums, response) and place.read(path) != data):
         raise _altered(place.shown(path), "another checksum")
 
 
