@@ -9,9 +9,9 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from shardtool.plan import DEFAULT_BIN_BYTES
 from shardtool.tokens.build import check_options, decide_for
 from shardtool.tokens.inputs import LINES, find_inputs
-from shardtool.tokens.plan import DEFAULT_BYTES
 from shardtool.tokens.stage import RUN_BYTES
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def estimate(request: PackRequest, pool: WorkerPool, num_workers: int) -> Estima
         num_sampled=len(files),
         num_workers=num_workers,
         seed=options.seed,
-        shard_bytes=by_tokens or options.shard_size or DEFAULT_BYTES,
+        shard_bytes=by_tokens or options.shard_size or DEFAULT_BIN_BYTES,
         num_shards=options.shards,
     )
 

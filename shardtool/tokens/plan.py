@@ -21,6 +21,7 @@ from shardtool.formats.bin_index import dtype_for, idx_bytes
 from shardtool.hashing import digest_chunks
 from shardtool.model import ShardSpec
 from shardtool.names import shard_path
+from shardtool.plan import DEFAULT_BIN_BYTES
 from shardtool.splits import parse_shares
 from shardtool.tokens.packing import best_fit, blocks_of
 from shardtool.tokens.runs import itemsize_of, open_run, sorted_order
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from shardtool.tokens.tokenizer import TokenizerSpec
 
 SEQUENCE_BYTES = idx_bytes(1, 1) - idx_bytes(0, 0)
-DEFAULT_BYTES = 10_000_000_000  # Megatron's authors advise 10 GB a file (docs/user-guide/data-loading.md)
 BUCKET_DOCUMENTS = 1 << 21
 BLOCKS_A_SHARD = 8  # best fit packs in blocks, so that a shard can be packed without the others
 MAX_BLOCK_TOKENS = 4 << 20
@@ -286,7 +286,7 @@ def _sizes(lengths: Int64Array, sequences: Int64Array, options: PlanOptions, ite
     sizes = lengths * itemsize + sequences * SEQUENCE_BYTES
     if not options.shard_size and (options.shards or options.samples_per_shard):
         return sizes, 0
-    capacity = (options.shard_size or DEFAULT_BYTES) - idx_bytes(0, 0)
+    capacity = (options.shard_size or DEFAULT_BIN_BYTES) - idx_bytes(0, 0)
     if capacity <= 0:
         raise PlanError(f"a shard of {options.shard_size:,} bytes holds no document", hint="10GB is the default")
     return sizes, capacity
