@@ -208,11 +208,28 @@ def _as_corrupt(path: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CorruptShard(
-            f"{path} is no index of ours, or it is damaged: {error}",
-            hint="shardtool index OUT builds it again from the shard",
-            where={"path": path},
-        ) from error
+        raise _no_index(path, error) from error
+
+
+def _no_index(path: str, error: Exception) -> CorruptShard:
+    return CorruptShard(
+        f"{path} is no index of ours, or it is damaged: {error}",
+        hint="shardtool index OUT builds it again from the shard",
+        where={"path": path},
+    )
+
+
+def read_index_meta(path: str) -> dict[str, Any]:
+    """The JSON object in the metadata of an index file; its rows are not looked at.
+
+    Raises:
+        CorruptShard: it is gone, not an index, or cut short.
+    """
+    try:
+        with pa.memory_map(os.fsencode(path)) as source:
+            return _checked_meta(json.loads(pa.ipc.open_file(source).schema.metadata[_META]))
+    except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _no_index(path, error) from error
 
 
 def _checked_meta(meta: dict[str, Any]) -> dict[str, Any]:

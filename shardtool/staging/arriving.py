@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shardtool.storage.base import Place
 
 TRIES = 4  # of one block, the first included
+CACHED_BYTES = 512 << 10  # digest and write find it in the CPU's cache: half the CPU of a block in one go
 
 
 @dataclass(frozen=True)
@@ -133,25 +134,33 @@ class Arrival:
             SourceChanged: the file at the source is another one by now.
         """
         offset, size = self.extent(block)
-        view = buffer[:size]
-        self._read(block, offset, view)
-        write_at(self._fd, view, offset, self.part)
-        self._journal.mark(block)
-        return size
-
-    def _read(self, block: int, offset: int, view: memoryview) -> None:
-        found, place = "", self.route.place
+        step = CACHED_BYTES if self.route.place.is_local else size
+        found = ""
         for attempt in range(TRIES):
-            self.route.options.throttle.take(len(view))
-            with source_errors(place, self.record.path):
-                count = place.read_into(self.record.path, offset, view, version=self._version)
+            self.route.options.throttle.take(size)
+            count, digest = self._move(offset, size, buffer[: min(step, size)])
             self.route.count(fetched=count, again=int(attempt > 0))
-            is_whole = count == len(view)
-            digest = _digest(view[:count])
-            if is_whole and (self.digests is None or digest == self.digests[block]):
-                return
-            found = f"{digest:016x}" if is_whole else f"only {count:,} bytes"
-        raise self._bad_block(block, offset, len(view), found)
+            if count == size and (self.digests is None or digest == self.digests[block]):
+                self._journal.mark(block)
+                return size
+            found = f"{digest:016x}" if count == size else f"only {count:,} bytes"
+        raise self._bad_block(block, offset, size, found)
+
+    def _move(self, offset: int, size: int, buffer: memoryview) -> tuple[int, int]:
+        """(bytes, digest) of what was read and written; it counts only once it was compared."""
+        place, path, done, digest = self.route.place, self.record.path, 0, xxhash.xxh3_64()
+        while done < size:
+            view = buffer[: size - done]
+            with source_errors(place, path):
+                count = place.read_into(path, offset + done, view, version=self._version)
+            for start in range(0, count, CACHED_BYTES):
+                piece = view[start : min(start + CACHED_BYTES, count)]
+                digest.update(piece)
+                write_at(self._fd, piece, offset + done + start, self.part)
+            done += count
+            if count < len(view):
+                break
+        return done, digest.intdigest()
 
     def _bad_block(self, block: int, offset: int, size: int, found: str) -> CorruptShard:
         wanted = f"digest {self.digests[block]:016x}" if self.digests is not None else f"{size:,} bytes"
@@ -178,14 +187,13 @@ class Arrival:
                 os.fdatasync(self._fd)
             if not options.keep_cache:
                 forget(self._fd)
-            self.close()
             os.makedirs(os.path.dirname(self.final), exist_ok=True)
             os.rename(self.part, self.final)
             if options.durable:
                 sync_folder(os.path.dirname(self.final))
         self.route.vouch(self.record)
-        with suppress(FileNotFoundError):
-            os.unlink(self._journal.path)
+        self._journal.remove()
+        self.close()
         return True
 
     def _start_over(self) -> None:

@@ -21,7 +21,7 @@ MARK, EMPTY = b"x", b"."
 
 
 class Journal:
-    """The journal of one file, open for marking.
+    """The journal of one file, open for marking. A file of one block needs none: all or nothing of it is there.
 
     Args:
         path: of the journal; made, or made anew, where it is not of this very file.
@@ -31,8 +31,13 @@ class Journal:
     """
 
     def __init__(self, path: str, record: FileRecord, block_bytes: int, num_blocks: int) -> None:
-        self.path = path
+        self.path, self.marked, self._fd = path, list[int](), -1
         self._head = _head(record, block_bytes, num_blocks)
+        if num_blocks > 1:
+            self._open(num_blocks)
+
+    def _open(self, num_blocks: int) -> None:
+        path = self.path
         with write_errors(path):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             found = os.pread(self._fd, len(self._head) + num_blocks + 1, 0)
@@ -52,8 +57,15 @@ class Journal:
         self._put(block, EMPTY)
 
     def _put(self, block: int, mark: bytes) -> None:
+        if self._fd < 0:
+            return
         with write_errors(self.path):
             os.pwrite(self._fd, mark, len(self._head) + block)
+
+    def remove(self) -> None:
+        """Remove it: its file is complete."""
+        if self._fd >= 0:
+            os.unlink(self.path)
 
     def close(self) -> None:
         """Let go of the file; harmless when repeated."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from shardtool.errors import CorruptShard
 from shardtool.hashing import BLOCK_BYTES, digest_chunks
-from shardtool.index_file import open_index
+from shardtool.index_file import read_index_meta
 from shardtool.staging.arriving import TRIES, Arrival, is_sound, num_blocks, source_errors
 from shardtool.storage.local import put_file
 
@@ -195,17 +195,17 @@ def _block_digests(route: Route, shard: ManifestShard) -> list[int]:
         if not is_sound(path, record, None):
             bring_small(route, record)
         route.vouch(record)
-    index = open_index(path)
-    stated = index.meta["shard"]
+    meta = read_index_meta(path)
+    stated, digests = meta["shard"], [int(digest, 16) for digest in meta["blocks"]]
     is_its = (stated["path"], stated["xxh3_128"]) == (file.path, file.xxh3_128)
-    if not is_its or len(index.block_digests) != num_blocks(file):
+    if not is_its or len(digests) != num_blocks(file):
         shown = route.place.shown(record.path)
         raise CorruptShard(
             f"{shown} is not the index of {file.path} as the manifest has it",
             hint=f"shardtool verify {route.place.url} tells what is wrong there, shardtool index builds it again",
             where={"path": shown},
         )
-    return index.block_digests
+    return digests
 
 
 def bring_small(route: Route, record: FileRecord) -> None:
