@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 SLAB_BYTES = 1 << 20
 CHECKSUM_BYTES = 4
+MAX_VARINT = 5
+_SHIFTS = np.arange(0, 7 * MAX_VARINT, 7)
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -250,9 +252,15 @@ def varint_sizes(values: Int64Array) -> Int64Array:
     return sizes
 
 
-def varints(values: Int64Array) -> tuple[Int64Array, Bytes]:
-    """(bytes of each, all of them joined): values below 2**35 as protocol buffer varints."""
+def varint_groups(values: Int64Array) -> tuple[Int64Array, Bytes]:
+    """(bytes of each, uint8[n, 5] of which so many count): values below 2**35 as protocol buffer varints."""
     sizes = varint_sizes(values)
-    groups = values[:, None] >> np.arange(0, 35, 7) & 0x7F
-    groups |= (np.arange(5) < sizes[:, None] - 1) << 7
-    return sizes, groups[np.arange(5) < sizes[:, None]].astype(np.uint8)
+    groups = values[:, None] >> _SHIFTS & 0x7F
+    groups |= (np.arange(MAX_VARINT) < sizes[:, None] - 1) << 7
+    return sizes, groups.astype(np.uint8)
+
+
+def varints(values: Int64Array) -> tuple[Int64Array, Bytes]:
+    """(bytes of each, all of them joined), as `varint_groups`."""
+    sizes, groups = varint_groups(values)
+    return sizes, groups[np.arange(MAX_VARINT) < sizes[:, None]]

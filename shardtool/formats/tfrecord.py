@@ -20,9 +20,11 @@ from shardtool.formats import BYTES, Settings, ShardLayout, WrittenShard
 from shardtool.formats.crc32c import crc32c_rows, masked
 from shardtool.formats.records import (
     CHECKSUM_BYTES,
+    MAX_VARINT,
     Pieces,
     RecordCheck,
     Records,
+    varint_groups,
     varint_sizes,
     varints,
     write_records,
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
 
     from shardtool.formats import StructureCheck
     from shardtool.formats.records import Bytes
-    from shardtool.manifest import Manifest
-    from shardtool.model import Int64Array, SampleTable, ShardRows
+    from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 
@@ -173,17 +174,25 @@ def records_of(rows: ShardRows) -> Records:
 
 
 class _Names(NamedTuple):
-    """Part names of a shard."""
+    """Part names of a shard, each with its tag and length before it and the tag of the Feature behind it."""
 
-    code: Int64Array  # int64[num_parts]: row in the other two
-    sizes: Int64Array
-    data: Bytes  # all of them joined
-    starts: Int64Array
+    code: Int64Array  # int64[num_parts]: row in the others
+    sizes: Int64Array  # of the names alone
+    block: Bytes  # uint8[num_names, widest], zeros behind
+    block_sizes: Int64Array
 
 
 def _joined(code: Int64Array, names: list[bytes]) -> _Names:
     sizes = np.array([len(name) for name in names], np.int64)
-    return _Names(code, sizes, np.frombuffer(b"".join(names), np.uint8), np.cumsum(sizes) - sizes)
+    blocks = [bytes([_FIRST]) + _varint(len(name)) + name + bytes([_SECOND]) for name in names]
+    block_sizes = np.array([len(block) for block in blocks], np.int64)
+    widest = int(block_sizes.max()) if len(blocks) else 0
+    block = np.frombuffer(b"".join(block.ljust(widest, b"\0") for block in blocks), np.uint8)
+    return _Names(code, sizes, block.reshape(len(blocks), widest), block_sizes)
+
+
+def _varint(value: int) -> bytes:
+    return varints(np.array([value], np.int64))[1].tobytes()
 
 
 def _names(rows: ShardRows) -> _Names:
@@ -210,17 +219,33 @@ def _tagged(pieces: Pieces, at: Int64Array, tag: int, length: Int64Array) -> Int
 
 
 def _feature(pieces: Pieces, at: Int64Array, nest: _Nest, code: Int64Array, names: _Names) -> Int64Array:
-    """One map entry a row, up to its value; where that begins."""
-    at = _tagged(pieces, at, _FIRST, nest.entry)
-    sizes = names.sizes[code]
-    at = _tagged(pieces, at, _FIRST, sizes)
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if len(ends) else 0
-    letters = np.repeat(names.starts[code] - (ends - sizes), sizes) + np.arange(total)
-    pieces.ragged(at, sizes, names.data[letters])
-    at = _tagged(pieces, at + sizes, _SECOND, nest.feature)
-    at = _tagged(pieces, at, _FIRST, nest.list_)
-    return _tagged(pieces, at, _FIRST, nest.value)
+    """One map entry a row, up to its value; where that begins.
+
+    Rows of one matrix: tag, length of the entry, block of the name, lengths of Feature, list and value with their tags.
+    """
+    width = names.block.shape[1]
+    lengths = np.stack([nest.entry, nest.feature, nest.list_, nest.value], axis=1)
+    sizes, groups = varint_groups(lengths.ravel())
+    sizes, groups = sizes.reshape(-1, 4, 1), groups.reshape(-1, 4, MAX_VARINT)
+    is_used = np.arange(MAX_VARINT) < sizes
+    matrix = np.empty((len(at), 3 + width + 4 * MAX_VARINT), np.uint8)
+    mask = np.ones(matrix.shape, bool)
+    column = 0
+    for number, tag in enumerate((_FIRST, -1, _FIRST, _FIRST)):
+        if tag >= 0:
+            matrix[:, column] = tag
+            column += 1
+        matrix[:, column : column + MAX_VARINT] = groups[:, number]
+        mask[:, column : column + MAX_VARINT] = is_used[:, number]
+        column += MAX_VARINT
+        if number == 0:
+            matrix[:, column : column + width] = names.block[code]
+            mask[:, column : column + width] = np.arange(width) < names.block_sizes[code, None]
+            column += width
+    total: Int64Array = 3 + names.block_sizes[code] + sizes.sum(axis=(1, 2))
+    pieces.ragged(at, total, matrix[mask])
+    ends: Int64Array = at + total
+    return ends
 
 
 def refuse_names(names: list[bytes], reserved: tuple[bytes, ...], what: str) -> None:
