@@ -214,7 +214,10 @@ def _layout_fault(index: ShardIndex, num_bytes: int) -> str:
     if index.meta["layout"] == FOREIGN_LAYOUT:
         return ""
     rows = rows_of(index)
-    layout = format_of(index).layout_of(rows, member_names(rows))
+    shard_format = format_of(index)
+    if shard_format.layout != index.meta["layout"]:
+        return ""  # another version of the format, or of the library that it writes with
+    layout = shard_format.layout_of(rows, member_names(rows))
     if layout is None:
         return ""
     same = (

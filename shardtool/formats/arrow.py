@@ -30,14 +30,13 @@ from shardtool.formats.columnar import (
     row_bytes,
 )
 from shardtool.formats.compression import codec_of
+from shardtool.storage.files import arrow_file, file_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.formats import StructureCheck
-    from shardtool.manifest import Manifest
-    from shardtool.model import Int64Array, SampleTable, ShardRows
-    from shardtool.reading import Dataset
+    from shardtool.formats import OpenShards, StructureCheck
+    from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 
@@ -56,7 +55,7 @@ class ArrowFormat:
     settings: Settings = field(default_factory=Settings)
     name: str = "arrow"
     suffix: str = ".arrow"
-    layout: str = "arrow/1"
+    layout: str = f"arrow/1 pyarrow/{pa.__version__}"  # pyarrow writes the metadata: another version may write others
     is_exact: bool = False
     has_schema: bool = True
 
@@ -223,7 +222,7 @@ def _padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def open_parts(dataset: Dataset, shard: int) -> RowParts:
+def open_parts(dataset: OpenShards, shard: int) -> RowParts:
     """A reader of the parts of shard k, out of a map of it."""
     index = dataset.index(shard)
     layout = Layout.of(Settings.from_document(index.meta.get("settings", {})))
@@ -238,7 +237,7 @@ class ArrowCells:
         self._path, self._layout = path, layout
         self._last: tuple[int, Any] = (-1, None)
         try:
-            self._source = pa.memory_map(os.fsencode(path))
+            self._source = arrow_file(path)
             self._file = pa.ipc.open_file(self._source)
         except UNREADABLE as error:
             raise self._damaged(error) from error
@@ -261,11 +260,15 @@ class ArrowCells:
         except UNREADABLE as error:
             raise self._damaged(error) from error
 
+    def num_bytes(self) -> int:
+        """Of the file."""
+        return file_size(self._path)
+
     def raw_bytes(self) -> int:
         """Of the file before compression."""
         num_batches = self.num_groups()
         sizes = (pa.ipc.get_record_batch_size(self._file.get_batch(number)) for number in range(num_batches))
-        return sum(sizes) + measure_costs(self._layout).file_bytes + FOOTER_BLOCK * num_batches
+        return int(sum(sizes)) + measure_costs(self._layout).file_bytes + FOOTER_BLOCK * num_batches
 
     def close(self) -> None:
         """Let go of the map."""

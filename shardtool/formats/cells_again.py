@@ -31,6 +31,9 @@ class CellSource(Protocol):
     def load(self, group: int, column: int) -> Cells:
         """The cells of one column of a group; column -1 is the key."""
 
+    def num_bytes(self) -> int:
+        """Of the file."""
+
     def raw_bytes(self) -> int:
         """Of the shard before compression."""
 
@@ -91,6 +94,8 @@ def written_again(shard_format: ColumnFormat, source: CellSource, rows: ShardRow
     groups, group_rows = places_of(bounds)
     is_packed = shard_format.settings.compress != "none"
     layout = shard_format.layout_of(rows, []) if shard_format.addressing == CELLS else None
+    if layout is not None and layout.num_bytes != source.num_bytes():
+        raise _differs(path, f"it has {source.num_bytes():,} bytes, and {layout.num_bytes:,} follow from the plan")
     return WrittenShard(
         groups,
         group_rows,

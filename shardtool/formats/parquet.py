@@ -20,14 +20,14 @@ from shardtool.formats import ROWS, Settings, WrittenShard
 from shardtool.formats.cells import UNREADABLE, Cells, RowParts, cells_of, check_size, logical_digest, places_of
 from shardtool.formats.columnar import CellFiller, Layout, Sink, cell_bytes, check_cells, group_bounds, row_bytes
 from shardtool.formats.compression import codec_of
+from shardtool.storage import is_remote
+from shardtool.storage.files import arrow_file, file_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.formats import ShardLayout, StructureCheck
-    from shardtool.manifest import Manifest
-    from shardtool.model import Int64Array, SampleTable, ShardRows
-    from shardtool.reading import Dataset
+    from shardtool.formats import OpenShards, ShardLayout, StructureCheck
+    from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 
@@ -172,7 +172,7 @@ def _saved_bytes(footer: Any) -> int:
     return sum(chunk.total_uncompressed_size - chunk.total_compressed_size for chunk in chunks)
 
 
-def open_parts(dataset: Dataset, shard: int) -> RowParts:
+def open_parts(dataset: OpenShards, shard: int) -> RowParts:
     """A reader of the parts of shard k, which reads whole column chunks and keeps the last of them."""
     path = check_size(dataset, shard)
     index = dataset.index(shard)
@@ -187,7 +187,8 @@ class ParquetCells:
     def __init__(self, path: str, layout: Layout) -> None:
         self._path, self._layout = path, layout
         try:
-            self._file = pq.ParquetFile(path, pre_buffer=False)
+            source = arrow_file(path) if is_remote(path) else path
+            self._file = pq.ParquetFile(source, pre_buffer=is_remote(path))
         except UNREADABLE as error:
             raise self._damaged(error) from error
 
@@ -210,9 +211,13 @@ class ParquetCells:
         except UNREADABLE as error:
             raise self._damaged(error) from error
 
+    def num_bytes(self) -> int:
+        """Of the file."""
+        return file_size(self._path)
+
     def raw_bytes(self) -> int:
         """Of the file before compression."""
-        return os.path.getsize(self._path) + _saved_bytes(self._file.metadata)
+        return self.num_bytes() + _saved_bytes(self._file.metadata)
 
     def close(self) -> None:
         """Close the file."""
