@@ -29,6 +29,7 @@ from shardtool.formats import BYTES, ROWS, open_parts
 from shardtool.formats.frames import FrameCache
 from shardtool.index_cache import load_index
 from shardtool.manifest import MANIFEST, load_manifest
+from shardtool.staging.folder import read_staged
 from shardtool.storage import is_remote
 
 if TYPE_CHECKING:
@@ -310,7 +311,7 @@ class Dataset:
         except OSError as error:
             raise CorruptShard(
                 f"{path} is in the manifest, but it cannot be opened: {error.strerror}",
-                hint=f"shardtool verify {self.path} lists all that is missing",
+                hint=self._why_missing(shard) or f"shardtool verify {self.path} lists all that is missing",
                 where={"path": path, "shard": shard},
             ) from error
 
@@ -325,10 +326,21 @@ class Dataset:
             index = load_index(self.path, record.index)
         except OSError as error:
             message = f"{index_path} cannot be opened: {error.strerror or error}"
-            raise CorruptShard(message, hint=hint, where=where) from error
+            raise CorruptShard(message, hint=self._why_missing(shard) or hint, where=where) from error
         if index.meta["shard"]["xxh3_128"] != record.files[0].xxh3_128 or index.num_samples != record.num_samples:
             raise CorruptShard(f"{index_path} is not the index of {record.path}", hint=hint, where=where)
         return index
+
+    def _why_missing(self, shard: int) -> str:
+        """What to do about a shard that was not staged; "" where all shards should be here."""
+        staged = read_staged(self.path)
+        if staged is None or (shard in staged.shards and not staged.is_window):
+            return ""
+        parent = os.path.dirname(os.path.abspath(self.path))
+        return (
+            f"only a share of the data set was staged here: shardtool stage {staged.source} {parent} "
+            f"with --all brings every shard, with --shards {shard} this one"
+        )
 
     def _is_sorted_by_hash(self) -> bool:
         membership = self.manifest.membership

@@ -94,6 +94,9 @@ def test_a_share_is_a_data_set_that_every_reader_opens(small: Path, tmp_path: Pa
     check(folder)
     with Dataset.open(os.fspath(small)) as whole, Dataset.open(os.fspath(folder)) as part:
         assert [sample.key for sample in part.samples(3)] == [sample.key for sample in whole.samples(3)]
+        with pytest.raises(CorruptShard, match="cannot be opened") as caught:
+            list(part.samples(0))
+    assert "--shards 0 this one" in caught.value.hint
 
 
 def test_a_shard_that_is_declared_and_missing_is_damage(small: Path, tmp_path: Path) -> None:

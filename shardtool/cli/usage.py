@@ -40,6 +40,11 @@ OPTION_SLIPS = {
     "--labels": "--label-from",
     "--splits": "--split",
     "--group": "--group-by",
+    "--nnodes": "--num-nodes",
+    "--nproc-per-node": "--local-world-size",
+    "--concurrency": "--jobs",
+    "--limit-rate": "--bwlimit",
+    "--cache-limit": "--budget",
     "--filter": "--include",
     "--ignore": "--exclude",
 }
@@ -57,6 +62,10 @@ COMMAND_SLIPS = {
     "show": "inspect",
     "read": "cat",
     "unpack": "extract",
+    "download": "stage",
+    "fetch": "stage",
+    "sync": "stage",
+    "cp": "stage",
     "help": "--help",
     "version": "--version",
 }
