@@ -6,7 +6,6 @@ what they name is sorted and selected by the same rules as files are, so that a 
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,13 +23,15 @@ from shardtool.sources import s3_cache, s3_inventory
 from shardtool.sources.found import failure_problems, show_path, unused_includes
 from shardtool.sources.junk import NameRules
 from shardtool.sources.s3_rows import cut, repeated, rows_of, table_of
-from shardtool.sources.s3_url import base_of, normal_root
+from shardtool.sources.s3_url import SCHEME, base_of, normal_root
 from shardtool.storage.s3.client import S3Client, client_for
 from shardtool.storage.s3.listing import Listing
-from shardtool.storage.s3.pages import Objects, no_objects
+from shardtool.storage.s3.pages import Objects, no_objects, parse_page
 from shardtool.storage.s3.settings import S3Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shardtool.sources.s3_rows import Rows
 
 MAX_HEADS = 10_000  # a longer list is looked up in a listing, which tells 1,000 keys a request
@@ -165,8 +166,6 @@ def _nothing_there(client: S3Client, root: str) -> SourceNotFound | UsageProblem
     if base:
         query = (("list-type", "2"), ("max-keys", "1000"), ("encoding-type", "url"))
         near = base.rstrip(b"/").decode("utf-8", "surrogateescape")
-        from shardtool.storage.s3.pages import parse_page
-
         page = parse_page(client.request("GET", bucket, query=(*query, ("prefix", near), ("delimiter", "/"))).body)
         keys = page.objects.keys.to_pylist()
         if near.encode("utf-8", "surrogateescape") in keys:
@@ -186,7 +185,7 @@ def _unique(keys: list[bytes], root: str, failed: Tally) -> list[bytes]:
     url = f"s3://{bucket}/".encode()
     whole: dict[bytes, None] = {}
     for key in keys:
-        if key.startswith(url):
+        if key.startswith(SCHEME.encode()):
             if not key.startswith(url + base):
                 failed.add("outside_root", key, "")
                 continue
@@ -226,8 +225,8 @@ def _looked_up(client: S3Client, root: str, keys: list[bytes], failed: Tally) ->
     )
 
 
-def _time_ns(headers: object) -> int:
-    text = headers.get("last-modified", "") if hasattr(headers, "get") else ""
+def _time_ns(headers: Mapping[str, str]) -> int:
+    text = headers.get("last-modified", "")
     return int(parsedate_to_datetime(text).timestamp()) * 1_000_000_000 if text else 0
 
 
@@ -237,5 +236,5 @@ def _selected(objects: Objects, root: str, keys: list[bytes], failed: Tally) -> 
     wanted = pa.array([base + key for key in keys], pa.large_binary())
     missing = pc.invert(pc.is_in(wanted, value_set=objects.keys))
     for key in wanted.filter(missing).to_pylist():
-        failed.add("not_found", os.fsencode(root) + b"/" + key[len(base) :], "")
+        failed.add("not_found", root.encode("utf-8", "surrogateescape") + b"/" + key[len(base) :], "")
     return objects.where(pc.is_in(objects.keys, value_set=wanted).to_numpy(zero_copy_only=False))

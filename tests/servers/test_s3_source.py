@@ -284,10 +284,10 @@ def test_a_long_list_is_looked_up_in_a_listing(bucket: Bucket, tmp_path: Path, m
 
 def test_all_troubles_of_a_list_are_told_at_once(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put({"data/x.jpg": b"1"})
-    (tmp_path / "list").write_text("x.jpg\nx.jpg\ngone.jpg\ns3://" + bucket.name + "/other/y.jpg\n")
+    (tmp_path / "list").write_text("x.jpg\nx.jpg\ngone.jpg\ns3://" + bucket.name + "/other/y.jpg\ns3://another/z.jpg\n")
     ran = run_cli("scan", bucket.url("data"), "--files-from", tmp_path / "list", "--json")
     assert ran.code == 5
-    for told in ("gone.jpg", "x.jpg", "other/y.jpg"):
+    for told in ("gone.jpg", "x.jpg", "other/y.jpg", "another/z.jpg"):
         assert told in ran.error["message"]
 
 
