@@ -313,6 +313,18 @@ def test_a_bucket_in_another_region_is_followed_once(wire: Wire) -> None:
     assert "AWS_REGION" in raised.value.hint
 
 
+def test_a_proxy_is_spoken_to_by_boto3(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", wire.proxy.endpoint)
+    wire.settings = replace(wire.settings, endpoint_url=wire.bucket.server.endpoint)
+    assert wire.get(wire.client()) == BODY
+    assert wire.proxy.requests[0].path.startswith(f"{wire.bucket.server.endpoint}/{wire.bucket.name}/one")
+    assert "because of a proxy" in caplog.text
+
+
 def quick(wire: Wire) -> S3Settings:
     """Through the proxy, with real and short waits."""
     return replace(wire.settings, retry_s=20.0)
