@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shardtool import __version__
 from shardtool.errors import DestinationExists, FormatError, SourceNotFound, UsageProblem
 from shardtool.formats import get_format
 from shardtool.hashing import digest_chunks
-from shardtool.model import FileRecord, PartTotals
+from shardtool.model import FileRecord, Manifest, ManifestShard, PartTotals
 from shardtool.names import FAN_OUT_ABOVE, HIDDEN
 from shardtool.receipts import file_document, file_record, fold_receipts, parts_document, parts_from
 from shardtool.storage import open_place
@@ -24,76 +24,26 @@ if TYPE_CHECKING:
     from shardtool.model import Receipt
     from shardtool.plan_file import StoredPlan
 
+__all__ = [
+    "LABELS",
+    "MANIFEST",
+    "Manifest",
+    "ManifestShard",
+    "compose",
+    "dataset_identity",
+    "decode_manifest",
+    "encode_labels",
+    "encode_manifest",
+    "load_manifest",
+    "merge_parts",
+    "publish",
+    "versions",
+]
+
 SCHEMA = "shardtool/manifest/1"
 MANIFEST = "manifest.json"
 LABELS = "labels.json"
 _PATH_OPTIONS = ("join", "files_from", "inventory")  # the manifest names files, never places
-
-
-@dataclass(frozen=True)
-class ManifestShard:
-    """One shard of a data set; its number is its place in the manifest."""
-
-    split: str
-    files: tuple[FileRecord, ...]
-    index: FileRecord | None
-    num_samples: int
-    payload_bytes: int
-    raw_bytes: int = 0  # before compression; 0 where the shard is not compressed
-    raw_xxh3_128: str = ""
-
-    @property
-    def path(self) -> str:
-        """The file that holds the payload, below the data set's folder."""
-        return self.files[0].path
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all files of the shard, its index aside."""
-        return sum(record.num_bytes for record in self.files)
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A finished data set."""
-
-    format: str
-    compression: str
-    plan_id: str
-    dataset_id: str
-    shards: tuple[ManifestShard, ...]
-    options: dict[str, Any] = field(default_factory=dict)
-    membership: dict[str, Any] = field(default_factory=dict)
-    ledger: dict[str, Any] = field(default_factory=dict)
-    parts: dict[str, PartTotals] = field(default_factory=dict)
-    labels: FileRecord | None = None
-    created_by: dict[str, str] = field(default_factory=dict)
-    side_files: tuple[FileRecord, ...] = ()  # that the format's own readers need beside the shards
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of all shards."""
-        return sum(shard.num_samples for shard in self.shards)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all shard files."""
-        return sum(shard.num_bytes for shard in self.shards)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of all parts."""
-        return sum(shard.payload_bytes for shard in self.shards)
-
-    def splits(self) -> dict[str, dict[str, int]]:
-        """{split: {samples, shards, bytes}} in the order of the shards."""
-        found: dict[str, dict[str, int]] = {}
-        for shard in self.shards:
-            entry = found.setdefault(shard.split, {"samples": 0, "shards": 0, "bytes": 0})
-            entry["samples"] += shard.num_samples
-            entry["shards"] += 1
-            entry["bytes"] += shard.num_bytes
-        return found
 
 
 def dataset_identity(labels: FileRecord | None, shards: tuple[ManifestShard, ...]) -> str:

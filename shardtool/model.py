@@ -261,6 +261,72 @@ class PartTotals:
 
 
 @dataclass(frozen=True)
+class ManifestShard:
+    """One shard of a data set; its number is its place in the manifest."""
+
+    split: str
+    files: tuple[FileRecord, ...]
+    index: FileRecord | None
+    num_samples: int
+    payload_bytes: int
+    raw_bytes: int = 0  # before compression; 0 where the shard is not compressed
+    raw_xxh3_128: str = ""
+
+    @property
+    def path(self) -> str:
+        """The file that holds the payload, below the data set's folder."""
+        return self.files[0].path
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files of the shard, its index aside."""
+        return sum(record.num_bytes for record in self.files)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A finished data set."""
+
+    format: str
+    compression: str
+    plan_id: str
+    dataset_id: str
+    shards: tuple[ManifestShard, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    membership: dict[str, Any] = field(default_factory=dict)
+    ledger: dict[str, Any] = field(default_factory=dict)
+    parts: dict[str, PartTotals] = field(default_factory=dict)
+    labels: FileRecord | None = None
+    created_by: dict[str, str] = field(default_factory=dict)
+    side_files: tuple[FileRecord, ...] = ()  # that the format's own readers need beside the shards
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of all shards."""
+        return sum(shard.num_samples for shard in self.shards)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all shard files."""
+        return sum(shard.num_bytes for shard in self.shards)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(shard.payload_bytes for shard in self.shards)
+
+    def splits(self) -> dict[str, dict[str, int]]:
+        """{split: {samples, shards, bytes}} in the order of the shards."""
+        found: dict[str, dict[str, int]] = {}
+        for shard in self.shards:
+            entry = found.setdefault(shard.split, {"samples": 0, "shards": 0, "bytes": 0})
+            entry["samples"] += shard.num_samples
+            entry["shards"] += 1
+            entry["bytes"] += shard.num_bytes
+        return found
+
+
+@dataclass(frozen=True)
 class ShardRows:
     """All that is needed to write one shard: samples in final order with their parts, locators and guards.
 

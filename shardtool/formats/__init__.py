@@ -14,9 +14,8 @@ from shardtool.errors import UnknownFormat, UsageProblem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from shardtool.manifest import Manifest
-    from shardtool.model import Int64Array, SampleTable, ShardRows, UInt64Array
-    from shardtool.reading import Dataset
+    from shardtool.index_file import ShardIndex
+    from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows, UInt64Array
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 
@@ -81,8 +80,8 @@ class WrittenShard:
     """Where everything lies in a shard that was written, in the terms of the format's addressing.
 
     `bytes`: bytes of the shard file (of what it decompresses to, where it is compressed). `rows`: sample_offset is the
-    row group, sample_bytes the row in it, part_offset the number of the part's column. `cells`: part_offset is a byte of
-    the shard file, the others as for `rows`.
+    row group, sample_bytes the row in it, part_offset the number of the part's column. `cells`: part_offset is a byte
+    of the shard file, the others as for `rows`.
     """
 
     sample_offset: Int64Array  # int64[num_samples]
@@ -112,6 +111,19 @@ class StructureCheck(Protocol):
 
     def bad_parts(self, path: str) -> list[int]:
         """Rows of the parts whose container bytes, in the file `path`, are not what they should be."""
+
+
+class OpenShards(Protocol):
+    """What a reader of parts needs of an open data set."""
+
+    path: str
+    manifest: Manifest
+
+    def shard_path(self, shard: int) -> str:
+        """Path or URL of the file of shard k."""
+
+    def index(self, shard: int) -> ShardIndex:
+        """The index of shard k."""
 
 
 class PartsReader(Protocol):
@@ -177,7 +189,7 @@ def get_format(name: str, settings: Settings | None = None) -> Format:
     return make(settings or Settings())
 
 
-def open_parts(dataset: Dataset, shard: int) -> PartsReader:
+def open_parts(dataset: OpenShards, shard: int) -> PartsReader:
     """A reader of the parts of shard k of a data set whose addressing is ROWS."""
     module, _, name = PARTS_READERS[dataset.manifest.format].partition(":")
     return cast("PartsReader", getattr(import_module(module), name)(dataset, shard))

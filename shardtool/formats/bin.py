@@ -18,8 +18,7 @@ from shardtool.formats.bin_index import DTYPES, encode_idx, idx_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.manifest import Manifest
-    from shardtool.model import Int64Array, SampleTable, ShardRows
+    from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 

@@ -6,7 +6,6 @@ loaded last, at most CACHE_BYTES of them or one column.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import RLock
@@ -18,13 +17,14 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import CorruptShard
+from shardtool.storage.files import file_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shardtool.formats import OpenShards
     from shardtool.index_file import ShardIndex
     from shardtool.model import Int64Array, ShardRows, UInt64Array
-    from shardtool.reading import Dataset
 
 CACHE_BYTES = 64 << 20
 UNREADABLE = (pa.ArrowException, OSError, KeyError, ValueError, IndexError, TypeError)  # what pyarrow says of damage
@@ -145,7 +145,7 @@ def places_of(bounds: list[int]) -> tuple[Int64Array, Int64Array]:
     return groups, np.arange(bounds[-1]) - starts[groups]
 
 
-def check_size(dataset: Dataset, shard: int) -> str:
+def check_size(dataset: OpenShards, shard: int) -> str:
     """Path of shard k, which has the size that the manifest states.
 
     Raises:
@@ -153,10 +153,10 @@ def check_size(dataset: Dataset, shard: int) -> str:
     """
     path, wanted = dataset.shard_path(shard), dataset.manifest.shards[shard].files[0].num_bytes
     try:
-        size = os.stat(path).st_size
+        size = file_size(path)
     except OSError as error:
         raise CorruptShard(
-            f"{path} is in the manifest, but it cannot be opened: {error.strerror}",
+            f"{path} is in the manifest, but it cannot be opened: {error.strerror or error}",
             hint=f"shardtool verify {dataset.path} lists all that is missing",
             where={"path": path, "shard": shard},
         ) from error

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.formats import StructureCheck
-    from shardtool.manifest import Manifest
-    from shardtool.model import Int64Array, SampleTable, ShardRows
+    from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 

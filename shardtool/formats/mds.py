@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.formats import StructureCheck
-    from shardtool.manifest import Manifest, ManifestShard
-    from shardtool.model import Int64Array, SampleTable, ShardRows
+    from shardtool.model import Int64Array, Manifest, ManifestShard, SampleTable, ShardRows
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 

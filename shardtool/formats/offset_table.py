@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from shardtool.formats import Column, Settings
     from shardtool.formats.records import Bytes
-    from shardtool.manifest import Manifest, ManifestShard
-    from shardtool.model import Int64Array, SampleTable, ShardRows
+    from shardtool.model import Int64Array, Manifest, ManifestShard, SampleTable, ShardRows
 
 KEY, MISSING = b"__key__", b"__missing__"
 WORD = 4  # bytes of an offset or a size

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
     from shardtool.formats import StructureCheck
     from shardtool.formats.records import Out
-    from shardtool.manifest import Manifest
-    from shardtool.model import Int64Array, SampleTable, ShardRows, UInt64Array
+    from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows, UInt64Array
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
 
