@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-NOT_HERE = ("--epoch", "--loader-workers")  # --epochs says it; workers read what their rank reads
+NOT_HERE = ("--epoch", "--loader-workers", "--num-nodes")  # told by --epochs; of no matter; with other words below
 MODES = ("status", "verify", "gc")
 
 
@@ -72,6 +72,7 @@ WHAT = (
         metavar="FIRST:END",
         help="Bring what these epochs read; the end is left out.",
     ),
+    _count("Running", "--num-nodes", text="Nodes of the run. [default: what the launcher says, else 1]"),
     _count("Running", "--node-rank", text="This node, from 0. [default: what the launcher says]", minimum=0),
     _count("Running", "--local-world-size", text="Data ranks on each node. [default: what the launcher says]"),
 )
