@@ -291,7 +291,7 @@ def test_a_window_moves_in_the_background_and_ends_with_the_last_epoch(tmp_path:
     for shard, record in enumerate(manifest.shards):
         reached(folder, position)
         assert Path(wait(folder, shard, timeout=60)).read_bytes() == (source / record.path).read_bytes()
-        assert is_held(lock) or shard == 3
+        assert is_held(lock) or shard >= 2  # then the last two are here, and nothing is left to do
         position += record.num_samples
     reached(folder, position)
     until(lambda: not is_held(lock))
