@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from s3_servers import Bucket
 
+    from shardtool.storage.s3.upload import NewObject
+
 MIB = 1 << 20
 BODY = random.Random(1).randbytes(3 * MIB)
 ENGINES = ("thin", "boto3", "obstore")
@@ -290,6 +292,30 @@ def write_all(write: Callable[[bytes], None], publish: Callable[..., None]) -> N
     for _ in range(30):
         write(BODY)
     publish(durable=True)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_who_is_stopped_does_not_wait_for_a_store_that_is_gone(wire: Wire, stop: type[BaseException]) -> None:
+    place = S3Place(wire.bucket.url("out"), replace(wire.settings, retry_s=3600.0))
+    file = place.create("big", "t")
+    file.write(BODY * 6)
+    wire.proxy.add("", Fault("status", status=503), times=-1)  # after the parts that are under way
+    before = len(wire.proxy.requests)
+    with pytest.raises(stop):
+        stopped_while_writing(file, stop)
+    assert len(wire.proxy.requests) - before <= 20
+    wire.proxy.clear()
+    place.sweep("t", ["big"])
+    assert list(open_uploads(place.client, place.bucket, place.key("big"))) == []
+
+
+def stopped_while_writing(file: NewObject, stop: type[BaseException]) -> None:
+    try:
+        for _ in range(12):
+            file.write(BODY)
+        raise stop
+    finally:
+        file.abort()
 
 
 def test_a_store_without_bulk_delete_gets_one_request_an_object(wire: Wire) -> None:

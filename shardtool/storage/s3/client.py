@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardtool.storage.s3.exchange import Engine, Key, Query
     from shardtool.storage.s3.settings import S3Settings
 
+ATTEMPTS_ON_LEAVING = 2
 MAX_LESSONS = 3  # a region, newer credentials, a clock
 
 
@@ -36,7 +37,8 @@ class S3Client:
     def __init__(self, settings: S3Settings, engine: Engine | None = None, pace: Pace | None = None) -> None:
         self.settings = settings
         self.engine = engine or engine_for(settings)
-        self.pace = pace or Pace()
+        self._leaving = threading.Event()
+        self.pace = pace or Pace(sleep=self._sleep)
         self.limiter = Limiter(self.pace)
         self.takes_crc32 = _TAKES_CRC32[settings.checksums]  # None: not known yet; see checksums.py
 
@@ -44,6 +46,12 @@ class S3Client:
         """Note what the store told about checksums, where the user has not."""
         if self.settings.checksums == "auto":
             self.takes_crc32 = takes_crc32
+
+    def leave(self) -> None:
+        """The process is about to end: waits end at once, and no request is tried long. `client_for` gives another."""
+        self._leaving.set()
+        if _clients.get(self.settings) is self:
+            del _clients[self.settings]
 
     def request(
         self,
@@ -103,7 +111,8 @@ class S3Client:
 
     def _wait(self, attempts: Attempts, request: Request, kind: str, told: str, at_least_s: float = 0.0) -> None:
         elapsed = attempts.elapsed_s
-        if attempts.wait(kind, at_least_s):
+        is_too_late = self._leaving.is_set() and attempts.total >= ATTEMPTS_ON_LEAVING
+        if not is_too_late and attempts.wait(kind, at_least_s):
             return
         url = object_url(request.bucket, request.key)
         asked = f", which asks to wait {at_least_s:.0f} s" if at_least_s else ""
@@ -113,6 +122,9 @@ class S3Client:
             hint=_HINTS.get(kind, _HINTS[""]),
             where={"url": url, "attempts": attempts.total},
         )
+
+    def _sleep(self, seconds: float) -> None:
+        self._leaving.wait(seconds)
 
 
 _TAKES_CRC32 = {"auto": None, "supported": True, "required": False}

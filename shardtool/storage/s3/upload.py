@@ -6,6 +6,7 @@ file, sent by a few threads while the next block is written: at most PARTS_IN_FL
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -149,7 +150,12 @@ class Multipart:
         self.place.remove([entry_path(self.writer)])
 
     def abort(self) -> None:
-        """Give up the upload and the note about it. Trouble is left to the next run, which finds the note."""
+        """Give up the upload and the note about it. Trouble is left to the next run, which finds the note.
+
+        Where the process is being stopped, nobody waits for a store that does not answer.
+        """
+        if isinstance(sys.exc_info()[1], (KeyboardInterrupt, SystemExit)):
+            self._client.leave()
         for future in self._in_flight:
             future.cancel()
         with suppress(ShardtoolError):
