@@ -274,6 +274,24 @@ def test_a_block_that_never_verifies_names_shard_block_and_both_digests(large: P
     check(folder)
 
 
+def test_an_interrupt_ends_the_copy_and_a_rerun_goes_on(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            if timeout is None:
+                raise KeyboardInterrupt
+            super().join(timeout)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shardtool.staging.transfer.threading.Thread", Interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(large, tmp_path)
+    assert not is_held(os.fspath(only(tmp_path) / ".stage" / "lock"))
+    run_stage(large, tmp_path)
+    assert shard_bytes(only(tmp_path)) == shard_bytes(large)
+
+
 def test_a_short_answer_is_no_block(large: Path, tmp_path: Path) -> None:
     class Short(CountingPlace):
         def read_into(self, path: str, offset: int, view: memoryview, *, version: str = "") -> int:

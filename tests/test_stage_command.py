@@ -269,6 +269,12 @@ def test_ready_after_returns_with_the_first_shards_and_the_rest_comes(large: Pat
     assert shard_bytes(only(nvme)) == shard_bytes(large)
 
 
+def test_the_first_of_all_shards_are_those_of_the_manifest(large: Path, nvme: Path) -> None:
+    done = stage(large, nvme, "--all", "--ready-after", "1", "--bwlimit", "60MB")
+    assert done.json["shards"] == 1
+    assert Path(wait(os.fspath(only(nvme)), 0, timeout=0)).exists()
+
+
 def test_a_copy_in_the_background_that_fails_says_why(tmp_path: Path, nvme: Path) -> None:
     source = small_data_set(tmp_path / "src")
     for shard in (source / "data").iterdir():

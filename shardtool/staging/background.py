@@ -22,7 +22,7 @@ from shardtool.staging.election import Watch, pauses
 from shardtool.staging.errands import errands_of
 from shardtool.staging.folder import make_folders
 from shardtool.staging.request import StageResult, decode_request, encode_request
-from shardtool.staging.stage import check_foreseeable, stage
+from shardtool.staging.stage import check_foreseeable, introduce, stage
 from shardtool.storage.local import write_errors
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def stage_ahead(place: Place, request: StageRequest, say: Say) -> StageResult:
         make_folders(errand.target)
     result = StageResult(tuple(errand.target.path for errand in errands), errands[0].manifest.dataset_id)
     result.total_shards, result.is_complete = len(errands[0].manifest.shards), False
+    introduce(place, request, errands, say)
     child = start(request, errands[0].target.log)
     wanted = [record for errand in errands for record in errand.first(request.ready_after)]
     num_bytes = sum(record.num_bytes for record in wanted)

@@ -38,7 +38,9 @@ class Share:
         return tuple(dict.fromkeys((*interleave(self.by_rank), *self.others)))
 
     def first(self, count: int) -> tuple[int, ...]:
-        """The first `count` shards of each rank."""
+        """The first `count` shards of each rank; of all, where no rank is known."""
+        if not self.by_rank:
+            return self.others[:count]
         return interleave([shards[:count] for shards in self.by_rank])
 
     def of_ranks(self, ranks: Iterable[int]) -> Share:

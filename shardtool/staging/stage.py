@@ -87,7 +87,7 @@ def stage(place: Place, request: StageRequest, say: Say, *, stays: bool = False)
     manifest = errands[0].manifest
     paths = tuple(errand.target.path for errand in errands)
     result = StageResult(paths, manifest.dataset_id, total_shards=len(manifest.shards))
-    _introduce(place, request, errands, say)
+    introduce(place, request, errands, say)
     wanted = [record for errand in errands for record in errand.records()]
     total_bytes = sum(record.num_bytes for record in wanted)
     with say.progress(len(wanted), total_bytes, sum(s.num_samples for s in wanted), verb="copy") as progress:
@@ -97,7 +97,7 @@ def stage(place: Place, request: StageRequest, say: Say, *, stays: bool = False)
     return result
 
 
-def _introduce(place: Place, request: StageRequest, errands: list[Errand], say: Say) -> None:
+def introduce(place: Place, request: StageRequest, errands: list[Errand], say: Say) -> None:
     """The `stage` line, and what may cost more than it seems."""
     manifest, wish = errands[0].manifest, request.wish
     who = f"node {request.node} of {wish.num_nodes or 1}   " if request.select == "share" else ""

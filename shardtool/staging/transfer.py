@@ -8,6 +8,7 @@ Memory: one block a thread.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from shardtool.staging.arriving import Route
 
 TAG = "stage"
+GRACE_S = 3.0  # that an interrupted copy gives the blocks on their way
 
 
 class Advance(Protocol):
@@ -67,14 +69,16 @@ class Copier:
         try:
             for thread in threads:
                 thread.join()
-        except BaseException as error:
+        except BaseException as error:  # interrupted
             self._fail(error)
+            deadline = time.monotonic() + GRACE_S
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
             raise
         finally:
-            for thread in threads:
-                thread.join()
-            for arrival in self._open:
-                arrival.close()
+            if not any(thread.is_alive() for thread in threads):  # else they still write: the system closes
+                for arrival in self._open:
+                    arrival.close()
         if self._error is not None:
             raise self._error
 
