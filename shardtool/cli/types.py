@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardtool.cli.usage import BadValue, nearest
+from shardtool.cli.usage import BadValue, did_you_mean, nearest
 from shardtool.errors import UsageProblem
 from shardtool.units import parse_size
 
@@ -252,8 +252,8 @@ class CompressType(click.ParamType[str]):
         try:
             settled(str(value))
         except UsageProblem as problem:
-            hint = nearest(str(value), ["none", "auto", "zstd"])
-            raise BadValue(problem.message, hint=hint or problem.hint, param=param, ctx=ctx) from None
+            hint = did_you_mean(str(value), ["none", "auto", "zstd"]) or problem.hint
+            raise BadValue(f"{value!r} is none of those known", hint=hint, param=param, ctx=ctx) from None
         return str(value)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
