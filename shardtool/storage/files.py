@@ -13,7 +13,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from shardtool.storage import is_remote, open_place
 from shardtool.storage.fetching import Fetcher
@@ -126,6 +126,15 @@ def open_stream(path: str) -> Stream:
         OSError: it does not exist, or may not be read.
     """
     return RemoteStream(*split_file(path)) if is_remote(path) else LocalStream(path)
+
+
+def arrow_file(path: str) -> Any:
+    """A pyarrow file to seek in: a map of a file, or an object of which every read is a request."""
+    import pyarrow as pa
+
+    if is_remote(path):
+        return pa.PythonFile(RangedFile(*split_file(path)), mode="r")
+    return pa.memory_map(os.fsencode(path))
 
 
 @contextmanager
