@@ -7,6 +7,7 @@ process with its share of the samples: (key, [path, ...]) each, in source order.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 Samples = list[tuple[str, list[str]]]
 GROUP_BYTES = 16 << 20
+LENT: list[Any] = []  # kept, or they go again
 
 
 def groups_of(samples: Samples, names: list[str]) -> Iterator[dict[str, list[Any]]]:
@@ -86,12 +88,88 @@ def datasets_parquet(samples: Samples, out: str) -> None:
     made.to_parquet(f"{out}.parquet")
 
 
+def loop_tfrecord(samples: Samples, out: str) -> None:
+    """A loop over records, checksums by google-crc32c in hardware."""
+    import struct
+
+    import google_crc32c
+
+    def varint(value: int) -> bytes:
+        found = bytearray()
+        while value > 127:
+            found.append(value & 127 | 128)
+            value >>= 7
+        return bytes([*found, value])
+
+    def field(tag: bytes, data: bytes) -> bytes:
+        return tag + varint(len(data)) + data
+
+    def masked(data: bytes) -> bytes:
+        crc = google_crc32c.value(data)
+        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    with open(f"{out}.tfrecord", "wb") as file:
+        for key, paths in samples:
+            values = {b"__key__": key.encode()}
+            for path in paths:
+                with open(path, "rb") as source:
+                    values[path.partition(".")[2].encode()] = source.read()
+            entries = [
+                field(b"\n", field(b"\n", name) + field(b"\x12", field(b"\n", field(b"\n", value))))
+                for name, value in values.items()
+            ]
+            example = field(b"\n", b"".join(entries))
+            size = struct.pack("<Q", len(example))
+            file.write(size + masked(size) + example + masked(example))
+
+
+def lend_operators() -> None:
+    """streaming imports torchvision, whose CUDA build beside a CPU torch lacks operators that it wants to register."""
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    LENT.append(library)
+
+
+def mds_writer(samples: Samples, out: str) -> None:
+    """mosaicml-streaming's MDSWriter; each process makes a data set of its own, as its guide says."""
+    from streaming import MDSWriter
+
+    names = part_names(samples)
+    columns = {"__key__": "str", **dict.fromkeys(names, "bytes")}
+    with MDSWriter(out=out, columns=columns, hashes=["xxh3_128"], size_limit=64 << 20) as writer:
+        for key, paths in samples:
+            found = {path.partition(".")[2]: Path(path).read_bytes() for path in paths}
+            writer.write({"__key__": key, **{name: found.get(name, b"") for name in names}})
+
+
+def litdata_optimize(samples: Samples, out: str) -> None:
+    """litdata's optimize, one worker in each process."""
+    import litdata
+
+    names, root = part_names(samples), Path.cwd()
+
+    def read(sample: tuple[str, list[str]]) -> dict[str, Any]:
+        key, paths = sample
+        found = {path.partition(".")[2]: (root / path).read_bytes() for path in paths}
+        return {"__key__": key, **{name: found.get(name, b"") for name in names}}
+
+    with contextlib.redirect_stdout(sys.stderr):
+        litdata.optimize(read, samples, out, num_workers=1, chunk_bytes="64MB", start_method="fork", verbose=False)
+
+
 WRITERS: dict[str, Callable[[Samples, str], None]] = {
     "plain-parquet": plain_parquet,
     "plain-arrow": plain_arrow,
     "datasets-parquet": datasets_parquet,
+    "loop-tfrecord": loop_tfrecord,
+    "mds-writer": mds_writer,
+    "litdata-optimize": litdata_optimize,
 }
 IMPORTS = {"plain-parquet": "pyarrow.parquet", "plain-arrow": "pyarrow", "datasets-parquet": "datasets"}
+IMPORTS |= {"loop-tfrecord": "google_crc32c", "mds-writer": "streaming", "litdata-optimize": "litdata"}
 
 
 def share(listing: str, number: int, count: int) -> Samples:
@@ -112,6 +190,8 @@ def main() -> int:
     if len(sys.argv) == 7:
         number = int(sys.argv[6])
         samples = share(listing, number, int(count))
+        if writer == "mds-writer":
+            lend_operators()
         __import__(IMPORTS[writer])
         os.chdir(root)
         began = time.perf_counter()

@@ -26,8 +26,18 @@ PEERS = {
     ("parquet", "tiny", "datasets-parquet"): (3.0, 3.0),
     ("arrow", "photo", "plain-arrow"): (1.0, 0.85),
     ("arrow", "tiny", "plain-arrow"): (1.0, 0.85),
+    ("tfrecord", "photo", "loop-tfrecord"): (2.0, 2.0),
+    ("tfrecord", "tiny", "loop-tfrecord"): (2.0, 2.0),
+    ("mds", "photo", "mds-writer"): (5.0, 5.0),
+    ("mds", "tiny", "mds-writer"): (5.0, 5.0),
+    ("litdata", "photo", "litdata-optimize"): (10.0, 10.0),
+    ("litdata", "tiny", "litdata-optimize"): (10.0, 10.0),
 }
-ENV_OF = {"datasets-parquet": "datasets"}  # environment of scripts/test-peers
+ENV_OF = {
+    "datasets-parquet": "datasets",
+    "mds-writer": "mosaic",
+    "litdata-optimize": "litdata",
+}  # environment of scripts/test-peers
 
 
 def python_of(writer: str) -> str | None:
