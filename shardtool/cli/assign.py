@@ -110,8 +110,11 @@ def _check_emit(dataset: Dataset, found: Assignment, emit: str, ranks: range, ch
     if emit != "urls":
         return
     if dataset.manifest.format != "tar" or dataset.manifest.compression != "none":
+        found_format = dataset.manifest.format
+        if dataset.manifest.compression != "none":
+            found_format += f" compressed with {dataset.manifest.compression}"
         raise UsageProblem(
-            f"webdataset reads tar, and {dataset.path} is {dataset.manifest.format}", hint="take --emit json or parquet"
+            f"webdataset reads plain tar, and {dataset.path} is {found_format}", hint="take --emit json or parquet"
         )
     found.stream(0, 0)  # says what is wrong before anything is written
     if not chosen["folder"] and len(ranks) * max(1, found.wish.loader_workers) > 1:
