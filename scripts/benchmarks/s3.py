@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import REPOSITORY, Side, compare, environment, run_once, save, say, startup_of
+from common import REPOSITORY, RESULTS, Side, compare, environment, run_once, save, say, startup_of
 
 sys.path += [str(REPOSITORY / "tests"), str(REPOSITORY / "scripts")]
 
@@ -75,16 +76,18 @@ with ThreadPoolExecutor(threads) as pool:
 """,
 }
 LARGE = """
-import os, sys
-from shardtool.storage.s3.client import client_for
-from shardtool.storage.s3.many import Get, get_many
-from shardtool.storage.s3.settings import S3Settings
-size, piece, out = int(sys.argv[1]), 8 << 20, os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-gets = (Get("bucket", "large", min(piece, size - at), at) for at in range(0, size, piece))
-at = 0
-for got in get_many(client_for(S3Settings.from_environ()), gets, window_bytes=64 << 20, threads=8):
-    at += os.pwrite(out, got.data, at)
-assert at == size
+import os, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from shardtool.storage.s3.place import S3Place
+key, size, piece = sys.argv[1], int(sys.argv[2]), 8 << 20
+out = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+place, local = S3Place("s3://bucket"), threading.local()
+def copy(at):
+    if not hasattr(local, "view"):
+        local.view = memoryview(bytearray(piece))
+    return os.pwrite(out, local.view[: place.read_into(key, at, local.view[: min(piece, size - at)])], at)
+with ThreadPoolExecutor(8) as pool:
+    assert sum(pool.map(copy, range(0, size, piece))) == size
 """
 MEMORY = """
 import sys
@@ -117,18 +120,24 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "shardtool-bench")
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
-    results: dict[str, object] = {}
     if chosen.only in (None, "list"):
-        results |= listing(chosen.keys, chosen.rounds)
+        keep(listing(chosen.keys, chosen.rounds))
     if chosen.only in (None, "memory"):
-        results |= memory()
+        keep(memory())
     if chosen.only in (None, "get", "large"):
         with nginx(chosen.work) as endpoint:
             if endpoint and chosen.only != "large":
-                results |= small(endpoint, chosen.objects, chosen.rounds)
+                keep(small(endpoint, chosen.objects, chosen.rounds))
             if endpoint and chosen.only != "get":
-                results |= large(endpoint, chosen.work, chosen.rounds)
-    save("s3" if chosen.only is None else f"s3-{chosen.only}", {"environment": environment(), "results": results})
+                keep(large(endpoint, chosen.work, chosen.rounds))
+
+
+def keep(results: dict[str, dict[str, object]]) -> None:
+    """Put these results beside those of other parts; each part says what machine it met."""
+    path = RESULTS / "s3.json"
+    known = json.loads(path.read_text())["results"] if path.exists() else {}
+    measured = {name: {"load_before": os.getloadavg()[0], **found} for name, found in results.items()}
+    save("s3", {"environment": environment(), "results": {**known, **measured}})
 
 
 def variables(endpoint: str) -> dict[str, str]:
@@ -157,7 +166,7 @@ def sides_of(codes: dict[str, str], arguments: list[str], startup: list[str], en
     ]
 
 
-def listing(num_keys: int, rounds: int) -> dict[str, object]:
+def listing(num_keys: int, rounds: int) -> dict[str, dict[str, object]]:
     say(f"list {num_keys:,} keys")
     with null_s3() as endpoint:
         sides = sides_of(LIST, [f"keys-{num_keys}"], ["keys-10"], endpoint)
@@ -169,7 +178,7 @@ def listing(num_keys: int, rounds: int) -> dict[str, object]:
     return {"list": {"keys": num_keys, **report}}
 
 
-def memory() -> dict[str, object]:
+def memory() -> dict[str, dict[str, object]]:
     """Peak memory of a whole scan of 1 and of 2 million keys."""
     say("memory of 1 and 2 million keys")
     peaks = {}
@@ -181,8 +190,8 @@ def memory() -> dict[str, object]:
     return {"memory": {"peak_bytes": peaks, "goal_bytes": 600 << 20, "bytes_per_key": round(growth)}}
 
 
-def small(endpoint: str, num_objects: int, rounds: int) -> dict[str, object]:
-    found: dict[str, object] = {}
+def small(endpoint: str, num_objects: int, rounds: int) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
     for bucket, threads in (("slow", 64), ("slow", 256), ("bucket", 64)):
         name = f"get_{'30ms' if bucket == 'slow' else '0ms'}_{threads}"
         say(f"{name}: {num_objects:,} objects")
@@ -197,35 +206,20 @@ def small(endpoint: str, num_objects: int, rounds: int) -> dict[str, object]:
     return found
 
 
-def large(endpoint: str, work: Path, rounds: int) -> dict[str, object]:
+def large(endpoint: str, work: Path, rounds: int) -> dict[str, dict[str, object]]:
     tool = s5cmd()
     if tool is None:
         return {}
     out = work / "large"
+    copy = [tool, "--endpoint-url", endpoint, "cp", "--concurrency", "8", "--part-size", "8"]
+    mine = [sys.executable, "-c", LARGE]
+    commands = {
+        "shardtool": ([*mine, "large", str(LARGE_BYTES), str(out)], [*mine, "small", str(OBJECT_BYTES), str(out)]),
+        "s5cmd": ([*copy, "s3://bucket/large", str(out)], [*copy, "s3://bucket/small", str(out)]),
+    }
     sides = [
-        Side(
-            "shardtool",
-            [sys.executable, "-c", LARGE, str(LARGE_BYTES), str(out)],
-            clear=[out],
-            environment=variables(endpoint),
-        ),
-        Side(
-            "s5cmd",
-            [
-                tool,
-                "--endpoint-url",
-                endpoint,
-                "cp",
-                "--concurrency",
-                "8",
-                "--part-size",
-                "8",
-                "s3://bucket/large",
-                str(out),
-            ],
-            clear=[out],
-            environment=variables(endpoint),
-        ),
+        Side(name, command, clear=[out], startup=startup, environment=variables(endpoint))
+        for name, (command, startup) in commands.items()
     ]
     say("one object of 1 GiB")
     report = compare(sides, rounds=rounds)
