@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import xxhash
 
@@ -49,9 +49,17 @@ def read_back(job: VerifyJob, shard: int) -> list[Fault]:
 def _samples(path: str) -> Iterator[dict[str, Any]]:
     from webdataset.tariterators import group_by_keys, tar_file_expander
 
-    with local_copy(path) as copy, warnings.catch_warnings(), open(copy, "rb") as stream:
+    with local_copy(path) as copy, warnings.catch_warnings(), open(copy, "rb") as file:
         warnings.simplefilter("ignore")
+        stream = _decompressed(file) if path.endswith(".zst") else file
         yield from group_by_keys(tar_file_expander([{"url": path, "stream": stream}], handler=_raise), handler=_raise)
+
+
+def _decompressed(file: IO[bytes]) -> IO[bytes]:
+    """What `zstd -dc`, in a pipe of webdataset, would give."""
+    import zstandard
+
+    return cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
 
 
 def _plain(key: str) -> str:

@@ -77,6 +77,11 @@ def test_webdataset_reads_the_samples(packed: Path) -> None:
         assert sample["txt"] == (packed / "in" / f"{key}.txt").read_bytes()
 
 
+def test_verify_reads_it_back_through_webdataset(packed: Path) -> None:
+    ran = run_cli("verify", packed / "zst", "--reader", "webdataset")
+    assert (ran.code, ran.err) == (0, "")
+
+
 def test_the_seek_table_is_that_of_the_seekable_format(packed: Path) -> None:
     data = shard_paths(packed / "zst")[0].read_bytes()
     count, descriptor, magic = struct.unpack("<IBI", data[-9:])
