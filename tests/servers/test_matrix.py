@@ -1,0 +1,125 @@
+"""Every format, every command, in a folder and in a bucket: each works, or refuses for a reason that is written down."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from helpers import make_tree, run_cli
+from snapshots import files_below
+from store import contents, files_of, tree_of, uploads
+
+from shardtool.formats import FORMATS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from s3_servers import Bucket
+
+PLACES = ("folder", "bucket")
+TOKENS = ("bin",)  # made of text, samples of one part
+COMPRESSED = ("tar", "mds", "parquet")
+REFUSED = {  # (command, format, place): exit code, words of the reason; "" stands for any place
+    ("pack", "bin", "bucket"): (2, "local folder"),
+}
+COMMANDS = {
+    "verify": ("verify", "OUT"),
+    "verify --deep": ("verify", "OUT", "--deep"),
+    "stats": ("stats", "OUT"),
+    "ls": ("ls", "OUT"),
+    "ls --samples": ("ls", "OUT", "--samples"),
+    "cat": ("cat", "OUT", "KEY", "--part", "PART"),
+    "inspect": ("inspect", "OUT", "KEY"),
+    "inspect SHARD": ("inspect", "OUT", "0"),
+    "status": ("status", "OUT"),
+    "index": ("index", "OUT"),
+    "diff": ("diff", "OUT", "OUT"),
+    "assign": ("assign", "OUT", "--world-size", "2"),
+    "where": ("where", "OUT", "KEY", "--world-size", "2"),
+    "extract": ("extract", "OUT", "TARGET", "--all-parts"),
+}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tree_of(tmp_path_factory.mktemp("source") / "src", num_samples=24)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    lines = [json.dumps({"id": f"d{number}", "text": "word " * (number % 7 + 1)}) for number in range(24)]
+    return make_tree(tmp_path_factory.mktemp("text") / "src", {"docs.jsonl": "\n".join(lines) + "\n"})
+
+
+def options_of(name: str, source: Path, text: Path) -> tuple[Path, tuple[str, ...]]:
+    shards = ("--format", name, "--shards", "2")
+    return (text, (*shards, "--tokenizer", "bytes")) if name in TOKENS else (source, shards)
+
+
+@pytest.fixture(scope="module")
+def folders(source: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A data set of each format."""
+    found = {}
+    for name in FORMATS:
+        found[name] = tmp_path_factory.mktemp(name) / "out"
+        tree, options = options_of(name, source, text)
+        assert run_cli("pack", tree, found[name], *options).code == 0
+    return found
+
+
+def refusal(command: str, name: str, place: str) -> tuple[int, str] | None:
+    return REFUSED.get((command, name, place)) or REFUSED.get((command, name, ""))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_command_works_or_says_why_not(
+    name: str, place: str, folders: dict[str, Path], seaweedfs_bucket: Bucket, tmp_path: Path
+) -> None:
+    where = os.fspath(folders[name])
+    if place == "bucket":
+        where = seaweedfs_bucket.url("out")
+        seaweedfs_bucket.put({f"out/{path}": data for path, data in files_of(folders[name]).items()})
+    first = run_cli("ls", where, "--samples", "--json").json["samples"][0]
+    part, target = next(iter(first["parts"])), os.fspath(tmp_path / "files")
+    words = {"OUT": where, "KEY": first["key"], "PART": part, "TARGET": target}
+    for command, template in COMMANDS.items():
+        ran = run_cli(*(words.get(word, word) for word in template), "--json")
+        expected = refusal(command, name, place)
+        if expected is None:
+            assert ran.code == 0, (command, ran.err)
+        else:
+            assert ran.code == expected[0], (command, ran.err)
+            assert expected[1] in ran.error["message"], (command, ran.err)
+    assert files_below(tmp_path / "files")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_is_packed_to_a_bucket_or_says_why_not(
+    name: str, folders: dict[str, Path], source: Path, text: Path, seaweedfs_bucket: Bucket
+) -> None:
+    tree, options = options_of(name, source, text)
+    ran = run_cli("pack", tree, seaweedfs_bucket.url("out"), *options, "--json")
+    expected = refusal("pack", name, "bucket")
+    if expected is not None:
+        assert (ran.code, expected[1] in ran.error["message"]) == (expected[0], True), ran.err
+        assert contents(seaweedfs_bucket, "") == {}
+        return
+    assert ran.code == 0, ran.err
+    assert contents(seaweedfs_bucket, "out/") == files_of(folders[name])
+    assert uploads(seaweedfs_bucket) == []
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_compressed_shards_are_packed_to_a_bucket_and_read_there(
+    name: str, source: Path, seaweedfs_bucket: Bucket, tmp_path: Path
+) -> None:
+    url, options = seaweedfs_bucket.url("out"), ("--format", name, "--shards", "2", "--compress", "zstd:1")
+    assert run_cli("pack", source, tmp_path / "out", *options).code == 0
+    assert run_cli("pack", source, url, *options).code == 0
+    assert contents(seaweedfs_bucket, "out/") == files_of(tmp_path / "out")
+    assert run_cli("verify", url, "--deep").code == 0
+    assert run_cli("extract", url, tmp_path / "files").code == 0
+    assert len(files_below(tmp_path / "files")) == len(files_below(source))
