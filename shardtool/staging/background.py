@@ -3,7 +3,7 @@
     start(request) -> child that reads the request from stdin, copies, and ends with its result or error as JSON
 
 The command waits for the first shards of each rank, or for the child to fail. What a child says goes to
-`.stage/background.log`; its last line there is an error in JSON where it failed.
+`.stage/background.log`, an error as a line of JSON with its process id.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def start(request: StageRequest, log: str) -> subprocess.Popen[bytes]:
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
     with write_errors(log):
-        file = open(log, "wb")  # noqa: SIM115
+        file = open(log, "ab")  # noqa: SIM115 - every rank may start one: they share the log
     with file:
         child = subprocess.Popen(
             [sys.executable, "-m", "shardtool.staging.background"],
@@ -95,11 +95,13 @@ def _error_of(child: subprocess.Popen[bytes], log: str) -> ShardtoolError:
     """What the child ended with."""
     with open(log, "rb") as file:
         lines = file.read().decode("utf-8", "replace").splitlines()
-    with contextlib.suppress(IndexError, KeyError, TypeError, ValueError):
-        document = json.loads(lines[-1])
-        kind = getattr(errors, document["code"], ShardtoolError)
-        error: ShardtoolError = kind(document["message"], hint=document["hint"], where=document["where"])
-        return error
+    for line in reversed(lines):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            document = json.loads(line)
+            if document["pid"] == child.pid:
+                kind = getattr(errors, document["code"], ShardtoolError)
+                error: ShardtoolError = kind(document["message"], hint=document["hint"], where=document["where"])
+                return error
     return ShardtoolError(
         f"the copy in the background ended with {child.returncode}",
         hint=f"what it said last is in {log}; the same command goes on from there",
@@ -141,6 +143,7 @@ def main() -> int:
 
 def _document(error: ShardtoolError) -> dict[str, Any]:
     return {
+        "pid": os.getpid(),
         "code": type(error).__name__,
         "message": error.message,
         "hint": error.hint,
