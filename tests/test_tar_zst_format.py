@@ -204,6 +204,8 @@ def test_frames_that_claim_more_than_they_should_are_not_decompressed() -> None:
         {"frames": [0, -1, 5], "frame_bytes": 10, "raw_bytes": 20},
         {"frames": [0, 5, 9], "frame_bytes": 0, "raw_bytes": 20},
         {"frames": [0, "5", 9], "frame_bytes": 10, "raw_bytes": 20},
+        {"frames": [0, 5, 9], "raw_bytes": 20},
+        {"frames": 7, "frame_bytes": 10, "raw_bytes": 20},
     ],
 )
 def test_a_table_of_frames_that_makes_no_sense_is_refused(meta: dict[str, object]) -> None:

@@ -116,7 +116,10 @@ class Frames:
         Raises:
             CorruptShard: they make no sense.
         """
-        offsets, frame_bytes, raw_bytes = tuple(meta["frames"]), meta["frame_bytes"], meta["raw_bytes"]
+        stated: Any = meta.get("frames")
+        frame_bytes: Any = meta.get("frame_bytes")
+        raw_bytes: Any = meta.get("raw_bytes")
+        offsets: Any = tuple(stated) if isinstance(stated, list) else (None,)
         numbers = (*offsets, frame_bytes, raw_bytes)
         if not all(isinstance(number, int) and number >= 0 for number in numbers) or not 0 < frame_bytes <= 1 << 27:
             raise CorruptShard("the index has a table of frames that makes no sense")
