@@ -185,7 +185,7 @@ def sorted_order(hashes: UInt64Array, keys: BinaryArray) -> Int64Array:
 
 @dataclass(frozen=True)
 class Run:
-    """A run opened for reading: its table mapped, its ids mapped."""
+    """A run opened for reading: its table is mapped, its ids are read as they are needed."""
 
     info: RunInfo
     keys: BinaryArray
@@ -198,17 +198,46 @@ class Run:
     text_bytes: NDArray[np.uint32]
     high: UInt64Array
     low: UInt64Array
-    payload: Any  # arrow buffer
+    path: str  # of the ids
 
     def documents(self, first: int, last: int) -> BinaryArray:
-        """large_binary[last - first]: bytes of the documents [first, last); nothing is copied."""
+        """large_binary[last - first]: bytes of the documents [first, last).
+
+        Read, not mapped: pages of a map would count as memory of every process that touched them.
+
+        Raises:
+            CorruptShard: the run is cut short.
+        """
+        start = int(self.offset[first])
         end = int(self.offset[last]) if last < len(self.offset) else self.info.num_bytes
-        offsets = np.append(self.offset[first:last], np.uint64(end)).astype(np.int64)
-        return pa.Array.from_buffers(pa.large_binary(), last - first, [None, pa.py_buffer(offsets), self.payload])
+        data = self._read(start, end - start)
+        offsets = np.append(self.offset[first:last], np.uint64(end)).astype(np.int64) - start
+        return pa.Array.from_buffers(pa.large_binary(), last - first, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+    def _read(self, start: int, size: int) -> bytes | bytearray:
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data: bytes | bytearray = os.pread(fd, size, start)
+            while len(data) < size:  # a read gives at most 2 GiB
+                more = os.pread(fd, size - len(data), start + len(data))
+                if not more:
+                    raise _gone(self.path, "it is cut short")
+                data = bytearray(data) + more
+            return data
+        finally:
+            os.close(fd)
+
+
+def _gone(path: str, why: object) -> CorruptShard:
+    return CorruptShard(
+        f"the part file {path} cannot be read: {why}",
+        hint="run the same command again: it is made anew",
+        where={"path": path},
+    )
 
 
 def open_run(out: str, info: RunInfo) -> Run:
-    """Map a run.
+    """Open a run.
 
     Raises:
         CorruptShard: it is gone, or cut short.
@@ -217,15 +246,13 @@ def open_run(out: str, info: RunInfo) -> Run:
     try:
         with pa.memory_map(f"{path}.arrow") as source:
             batch = pa.ipc.open_file(source).get_batch(0)
-        payload = pa.memory_map(f"{path}.bin").read_buffer() if info.num_bytes else pa.py_buffer(b"")
+            batch.validate(full=True)
+        if os.stat(f"{path}.bin").st_size != info.num_bytes:
+            raise _gone(f"{path}.bin", "it is cut short")
     except (OSError, pa.ArrowException) as error:
-        raise CorruptShard(
-            f"the part file {path} cannot be read: {error}",
-            hint="run the same command again: it is made anew",
-            where={"path": path},
-        ) from error
+        raise _gone(path, error) from error
     values = {name: batch.column(name).to_numpy() for name in _FIELDS if name != "key"}
-    return Run(info=info, keys=batch.column("key"), payload=payload, **values)
+    return Run(info=info, keys=batch.column("key"), path=f"{path}.bin", **values)
 
 
 def run_paths(name: str) -> tuple[str, str]:
