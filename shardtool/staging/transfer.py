@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from shardtool.errors import CorruptShard
 from shardtool.hashing import BLOCK_BYTES, digest_chunks
 from shardtool.index_file import read_index_meta
-from shardtool.staging.arriving import TRIES, Arrival, is_sound, num_blocks, source_errors
+from shardtool.staging.arriving import CACHED_BYTES, TRIES, Arrival, is_sound, num_blocks, source_errors
 from shardtool.storage.local import put_file
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Copier:
         self._changed = threading.Condition()
         self._blocks: deque[tuple[_Shard, Arrival, int]] = deque()
         self._shards: Iterator[ManifestShard] = iter(())
+        self._buffer_bytes = 0
         self._running = 0  # tasks that threads are at
         self._open: set[Arrival] = set()
         self._error: BaseException | None = None
@@ -63,6 +64,7 @@ class Copier:
             NoSpace: the target is full.
         """
         self._shards = iter(shards)
+        self._buffer_bytes = buffer_bytes(self._route, shards)
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._route.options.jobs)]
         for thread in threads:
             thread.start()
@@ -83,7 +85,7 @@ class Copier:
             raise self._error
 
     def _work(self) -> None:
-        buffer = memoryview(bytearray(BLOCK_BYTES))
+        buffer = memoryview(bytearray(self._buffer_bytes))
         try:
             while (task := self._next()) is not None:
                 task(buffer)
@@ -177,6 +179,13 @@ class Copier:
     def _tell(self, shards: int, num_bytes: int) -> None:
         with self._changed:
             self._advance(shards, num_bytes)
+
+
+def buffer_bytes(route: Route, shards: Sequence[ManifestShard]) -> int:
+    """Memory that a thread needs: the largest block, or what is copied of a local source at a time."""
+    if route.place.is_local:
+        return CACHED_BYTES
+    return min(BLOCK_BYTES, max((record.num_bytes for shard in shards for record in shard.files), default=0))
 
 
 class _Shard:
