@@ -72,9 +72,10 @@ class Place:
         )
 
     def stop(self) -> None:
-        """Stop all, the last started first."""
+        """Stop all, the last started first, each with the processes that it started."""
         for child in reversed(self.children):
-            child.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             child.wait()
 
 
