@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from helpers import Said, make_tree, pack
+from helpers import Said, make_tree, pack, run_cli
 from places import mounted
 from staged import (
     CountingPlace,
@@ -133,6 +134,57 @@ def test_labels_and_side_files_come_too(tmp_path: Path) -> None:
     run_stage(tmp_path / "out", tmp_path / "nvme")
     assert (only(tmp_path / "nvme") / "labels.json").read_bytes() == (tmp_path / "out" / "labels.json").read_bytes()
     check(only(tmp_path / "nvme"))
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of two files, of which the second has no block digests."""
+    root = tmp_path_factory.mktemp("pairs")
+    lines = [json.dumps({"text": f"hello {number} " * 60}) for number in range(200)]
+    (root / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    options = ("--format", "bin", "--shard-tokens", "50000", "--durability", "none", "-q")
+    assert run_cli("pack", root / "texts.jsonl", root / "out", *options).code == 0
+    return root / "out"
+
+
+@pytest.mark.parametrize("name", ["parquet", "arrow", "tfrecord", "mds", "litdata"])
+def test_every_format_is_staged_with_what_its_readers_need(tmp_path: Path, name: str) -> None:
+    pets = Path(__file__).parent.parent / "fixtures" / "pets"
+    options = ("--format", name, "--shard-size", "32KiB", "--durability", "none", "-q")
+    assert run_cli("pack", pets, tmp_path / "out", *options).code == 0
+    run_stage(tmp_path / "out", tmp_path / "nvme")
+    staged = only(tmp_path / "nvme")
+    files = [path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    for file in files:
+        if file.parts[0] != ".shardtool":
+            assert (staged / file).read_bytes() == (tmp_path / "out" / file).read_bytes(), file
+    check(staged)
+
+
+def test_a_file_without_block_digests_is_compared_whole(pairs: Path, tmp_path: Path) -> None:
+    spoiled: list[str] = []
+
+    def flip(path: str, offset: int, view: memoryview) -> None:
+        if path.endswith("00001-of-00003.idx") and len(spoiled) < 2:
+            spoiled.append(path)
+            view[40] ^= 1
+
+    say = Telling()
+    run_stage(CountingPlace(pairs, flip), tmp_path, say=say)
+    assert len(spoiled) == 2
+    assert shard_bytes(only(tmp_path)) == shard_bytes(pairs)
+    assert (say.shards, say.num_bytes) == (3, load_manifest(os.fspath(pairs)).num_bytes)
+    check(only(tmp_path))
+
+
+def test_a_file_that_is_wrong_as_a_whole_ends_the_copy(pairs: Path, tmp_path: Path) -> None:
+    def flip(path: str, offset: int, view: memoryview) -> None:
+        if path.endswith("00001-of-00003.idx"):
+            view[40] ^= 1
+
+    with pytest.raises(CorruptShard, match=r"00001-of-00003\.idx should have digest"):
+        run_stage(CountingPlace(pairs, flip), tmp_path)
+    assert "train-00001-of-00003.idx" not in shard_bytes(only(tmp_path))
 
 
 def test_a_later_share_adds_to_what_is_there(small: Path, tmp_path: Path) -> None:
