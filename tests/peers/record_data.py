@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from shardtool.verify import VerifyResult
 
-STAMPS = CACHE / "tuxpaint-stamps-default" / "usr" / "share" / "tuxpaint" / "stamps"
+STAMPS = CACHE / "tuxpaint-stamps-default" / "usr" / "share" / "tuxpaint" / "stamps" / "animals"
 FEW = settings(
     max_examples=40, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -35,7 +35,7 @@ TREES = st.dictionaries(
 
 
 def real_tree(tmp_path: Path) -> Path:
-    """Stamps (pictures, sounds and texts, hundreds of MiB) where scripts/fetch-corpora put them, else the pets."""
+    """Stamps (pictures, sounds and texts, 36 MiB) where scripts/fetch-corpora put them, else the pets."""
     if not STAMPS.is_dir():
         return ROOT / "fixtures" / "pets"
     folder = tmp_path / "stamps"
