@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from shardtool.deal import Deal
     from shardtool.lanes import Pieces, ShardPieces
+    from shardtool.mixed_order import MixedOrder
     from shardtool.model import Int64Array
     from shardtool.order import Order
 
@@ -146,7 +147,7 @@ def byte_ranges(
     return offsets, sizes
 
 
-def check_feasible(order: Order, deal: Deal, *, num_workers: int = 0) -> tuple[str, ...]:
+def check_feasible(order: Order | MixedOrder, deal: Deal, *, num_workers: int = 0) -> tuple[str, ...]:
     """Sentences about what this configuration costs; an error where a rank would starve.
 
     Args:
@@ -185,7 +186,7 @@ def check_feasible(order: Order, deal: Deal, *, num_workers: int = 0) -> tuple[s
     return tuple(notes)
 
 
-def _check_rank(order: Order, deal: Deal, rank: int) -> None:
+def _check_rank(order: Order | MixedOrder, deal: Deal, rank: int) -> None:
     if (order.num_samples, order.params.unit) != (deal.num_samples, deal.unit):
         raise UsageProblem(
             f"the order has {order.num_samples} samples in units of {order.params.unit}, "

@@ -44,7 +44,7 @@ class ShardSource:
         path: folder or URL of the data set.
         split: its name; "" takes the only one, or `train`.
         parts: part names to read; None reads all.
-        decode: True decodes json, txt, cls and npy; or a list of those kinds.
+        decode: True decodes json, txt, cls, npy and tokens (arrays of ids); or a list of those kinds.
         transform: called with each sample; what it returns is the sample.
         io: `pread`, or `threads:N` for N reads at a time.
         check: compare every part with its digest.

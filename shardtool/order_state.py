@@ -129,6 +129,10 @@ def move_to_grown(position: int, num_samples: int, grown_samples: int) -> int:
 
 def _parse(state: Mapping[str, Any]) -> tuple[OrderParams, Policy, int]:
     try:
+        if str(state["order"]).startswith("mixture"):
+            raise UsageProblem(
+                "the state is that of a mixture of data sets", hint="load it into the mixture it was made with"
+            )
         if state["v"] != STATE_VERSION or not str(state["order"]).endswith(_ORDER_VERSION):
             raise UsageProblem(
                 f"state version {state['v']}, order {state['order']}: made by another version of shardtool",

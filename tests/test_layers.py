@@ -13,7 +13,7 @@ LAYERS = (
     "storage",
     "sources formats index_file",
     "scan runs group twins required labels match row_parts join splits cuts plan plan_rows "
-    "order order_params order_state lanes mixture deal assign placement",
+    "order order_params order_state lanes mixture mixed_order deal assign placement",
     "plan_file receipts manifest pack compress_choice prepare compare destination build status verify stage staging metrics deviation overhead "
     "advice probe dataset_stats survey dataset_diff key_tables reading lookup looking repeats shard_digest "
     "index_cache reading_remote bare_shards verify_shard verify_reader verify_bare rebuild rebuild_shard index_bare extract extract_shard "

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from helpers import make_tree, pack
+from helpers import make_tree, pack, run_cli
 
 from shardtool.assignment import SplitShards
-from shardtool.errors import CorruptShard, FormatError, PlanMismatch, UnknownFormat, UsageProblem
+from shardtool.errors import CorruptShard, FormatError, PlanMismatch, UsageProblem
 from shardtool.loading.ahead import PiecesAhead
 from shardtool.loading.cursor import Cursor, start_cursor
 from shardtool.loading.decode import decoder_for, decoders_named
@@ -181,10 +181,28 @@ def test_io_is_pread_or_threads(io: str) -> None:
         threads_of(io)
 
 
-def test_shards_of_tokens_are_refused(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardtool.loading.reader.TOKEN_FORMATS", ("tar",))
-    with pytest.raises(UnknownFormat, match="tar"):
-        SampleReader(packed)
+def test_sequences_of_tokens_are_samples_whose_ids_are_counted(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"text": "abcdefgh" * (number % 5 + 1)}) + "\n" for number in range(40))
+    source = make_tree(tmp_path / "in", {"a.jsonl": lines})
+    assert run_cli("pack", source, tmp_path / "out", "--format", "bin", "--shards", "2", "-q").code == 0
+    reader = SampleReader(str(tmp_path / "out"), decode=True)
+    numbers = np.arange(40)
+    samples = reader.read(numbers)
+    counts = [len(sample["tokens"]) for sample in samples]
+    assert reader.tokens(numbers).tolist() == counts
+    assert sum(counts) == sum(8 * (number % 5 + 1) + 1 for number in range(40)), "256 ends each document"
+    for sample in samples:
+        ids = sample["tokens"]
+        assert (ids.dtype, ids.flags.writeable, ids[-1]) == (np.uint16, True, 256)
+        assert bytes(ids[:-1].tolist()) == b"abcdefgh" * (len(ids) // 8)
+    assert SampleReader(str(tmp_path / "out")).read([7])[0]["tokens"] == samples[7]["tokens"].tobytes()
+
+
+def test_a_part_called_tokens_in_other_formats_stays_bytes(tmp_path: Path) -> None:
+    pack(make_tree(tmp_path / "in", {"a.tokens": b"123"}), tmp_path / "out")
+    reader = SampleReader(str(tmp_path / "out"), decode=True)
+    assert reader.read([0]) == [{"__key__": "a", "tokens": b"123"}]
+    assert reader.tokens(np.arange(1)).tolist() == [0]
 
 
 def test_preloaded_shards_are_resident_and_read_without_a_call(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +305,7 @@ def test_pieces_are_told_once_and_cover_what_is_read() -> None:
     shards = table([100, 40, 0, 260, 112])
     params = OrderParams("plw", 3, 4, (2, 2), 1, 8, 2)
     cursor = start_cursor(shards, "f", global_batch=16, world_size=2, rank=1, params=params)
-    ahead = PiecesAhead(cursor.order, 1000, 2)
+    ahead = PiecesAhead(Order(shards.counts, params), 1000, 2)
     assert ahead.num_windows == 2
     told: set[tuple[int, int]] = set()
     turn = cursor.turn()

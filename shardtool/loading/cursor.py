@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from shardtool.assignment import SplitShards
     from shardtool.deal import Policy
+    from shardtool.mixed_order import MixedOrder
     from shardtool.model import Int64Array
     from shardtool.order_params import Mode, OrderParams
 
@@ -54,7 +55,7 @@ class Batch(NamedTuple):
 class Turn:
     """The steps of one rank from a position to the end of its epoch. Steps count from 0 at `deal.start`."""
 
-    order: Order
+    order: Order | MixedOrder
     deal: Deal
     rank: int
     num_steps: int
@@ -109,7 +110,16 @@ class Cursor:
         UsageProblem: a configuration in which a rank would starve.
     """
 
-    def __init__(self, order: Order, deal: Deal, rank: int, fingerprint: str, asked: OrderParams | None = None) -> None:
+    order: Order | MixedOrder
+
+    def __init__(
+        self,
+        order: Order | MixedOrder,
+        deal: Deal,
+        rank: int,
+        fingerprint: str,
+        asked: OrderParams | None = None,
+    ) -> None:
         if not 0 <= rank < deal.world_size:
             raise UsageProblem(f"there is no rank {rank} among {deal.world_size}", hint="ranks count from 0")
         check_feasible(order, deal)
@@ -183,8 +193,17 @@ class Cursor:
         )
         for note in found.notes:
             warnings.warn(note, stacklevel=2)
-        order = self.order if found.params == self.order.params else Order(self.order.counts, found.params)
-        deal = replace(self._deal, unit=found.params.unit, policy=found.policy, start=found.position)
+        order = (
+            self.order if found.params == self.order.params else Order(cast("Order", self.order).counts, found.params)
+        )
+        self._go_on(order, replace(self._deal, unit=found.params.unit, policy=found.policy, start=found.position))
+
+    def _go_on(self, order: Order | MixedOrder, deal: Deal) -> None:
+        """Read in another order, from another start on.
+
+        Raises:
+            UsageProblem: a configuration in which a rank would starve.
+        """
         check_feasible(order, deal)
         self.order, self._deal, self._used = order, deal, 0
 

@@ -18,10 +18,10 @@ import numpy as np
 import xxhash
 
 from shardtool.assignment import fingerprint_of, split_shards
-from shardtool.errors import UnknownFormat, UsageProblem
+from shardtool.errors import UsageProblem
 from shardtool.formats import BYTES
 from shardtool.index_file import sample_sizes
-from shardtool.loading.decode import decoder_for, decoders_named
+from shardtool.loading.decode import decoder_for, decoders_named, token_dtype
 from shardtool.loading.memory import reuse_freed_memory
 from shardtool.loading.remote import open_files
 from shardtool.loading.tables import FILE, FRAMES, PARTS, ShardTable
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["KEY", "Fetch", "SampleReader", "threads_of"]
 
 KEY = "__key__"  # webdataset's name for it
-TOKEN_FORMATS = ("bin",)  # whose samples are token ids, read as one stream
 MAX_GAP = 8 << 10  # bytes read for nothing rather than another call; a call costs what 8 KiB of copying do
 REMOTE_GAP = 64 << 10  # the same where a call is a request
 REMOTE_THREADS = 16
@@ -102,7 +101,7 @@ class SampleReader:
         path: folder or URL of the data set.
         split: its name; "" takes the only one, or `train`.
         parts: part names to read; None reads all. A sample without such a part lacks the entry.
-        decode: True decodes json, txt, cls and npy, False leaves bytes; or a list of those kinds.
+        decode: True decodes json, txt, cls, npy and tokens, False leaves bytes; or a list of those kinds.
         transform: called with each sample; what it returns is the sample.
         io: `pread` reads one range after the other, `threads:N` N at a time; 16 at a time from an object store.
         valid: name of an entry that is False for samples which `pad` repeats, True for all others; "" adds none.
@@ -112,7 +111,6 @@ class SampleReader:
     Raises:
         SourceNotFound: no data set there.
         UsageProblem: no such split, or a value out of range.
-        UnknownFormat: shards of tokens.
     """
 
     def __init__(
@@ -136,11 +134,7 @@ class SampleReader:
         if is_remote(self._path):
             self._gap, self._threads = REMOTE_GAP, self._threads if io != "pread" else REMOTE_THREADS
         manifest = Dataset.open(self._path).manifest
-        if manifest.format in TOKEN_FORMATS:
-            raise UnknownFormat(
-                f"{path} holds {manifest.format} shards, which are one stream of tokens, not samples",
-                hint="give the pairs to a loader of token data",
-            )
+        self._dtype = token_dtype(manifest)
         self.dataset_id = manifest.dataset_id
         self.shards = split_shards(manifest, split)
         self.fingerprint = fingerprint_of(manifest, self.shards.name)
@@ -197,6 +191,10 @@ class SampleReader:
             chosen = shards == shard
             out[chosen] = sample_sizes(self._index(int(self.shards.places[shard])))[rows[chosen]]
         return out
+
+    def tokens(self, numbers: Int64Array) -> Int64Array:
+        """int64[n]: token ids of each sample; 0 where samples are no sequences of tokens."""
+        return self.sizes(numbers) // self._dtype.itemsize if self._dtype is not None else np.zeros_like(numbers)
 
     def hint(self, shards: Int64Array, rows: Int64Array, counts: Int64Array) -> None:
         """Tell the kernel that rows[i] .. rows[i] + counts[i] - 1 of shards[i] (of the split) will be read soon."""
@@ -313,7 +311,7 @@ class SampleReader:
         if table is None:
             table = self._tables[place] = ShardTable.of(self._dataset.index(place))
             for name in table.names:
-                self._decoders.setdefault(name, decoder_for(name, self._kinds))
+                self._decoders.setdefault(name, decoder_for(name, self._kinds, self._dtype))
             self._table_parts += table.num_parts
             while self._table_parts > MAX_TABLE_PARTS and len(self._tables) > 1:
                 self._table_parts -= self._tables.popitem(last=False)[1].num_parts

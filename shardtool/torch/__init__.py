@@ -19,7 +19,8 @@ except ImportError as error:
 
 from shardtool.torch.dataset import Repeated, ShardDataset
 from shardtool.torch.loader import ResumableLoader
+from shardtool.torch.mixture import ShardMixture
 from shardtool.torch.sampler import ShardBatchSampler
 from shardtool.torch.stream import ShardStream
 
-__all__ = ["Repeated", "ResumableLoader", "ShardBatchSampler", "ShardDataset", "ShardStream"]
+__all__ = ["Repeated", "ResumableLoader", "ShardBatchSampler", "ShardDataset", "ShardMixture", "ShardStream"]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from math import gcd
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from torch.utils.data import Dataset
 
+from shardtool.loading.ahead import PiecesAhead
+from shardtool.loading.cursor import start_cursor
 from shardtool.loading.reader import SampleReader
+from shardtool.placement import node_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
+    from shardtool.loading.cursor import Cursor, Turn
     from shardtool.model import Int64Array
+    from shardtool.order import Order
 
-__all__ = ["Repeated", "ShardDataset"]
+__all__ = ["Repeated", "ShardDataset", "validity_of"]
 
 
 class Repeated(int):
@@ -33,7 +39,7 @@ class ShardDataset(Dataset[Any]):
         path: folder or URL of the data set.
         split: its name; "" takes the only one, or `train`.
         parts: part names to read; None reads all.
-        decode: True decodes json, txt, cls and npy; or a list of those kinds.
+        decode: True decodes json, txt, cls, npy and tokens (arrays of ids); or a list of those kinds.
         transform: called with each sample in the loader worker; what it returns is the sample.
         io: `pread`, or `threads:N` for N reads at a time.
         valid: name of an entry that is False for samples which policy `pad` repeats; "" adds none.
@@ -44,7 +50,6 @@ class ShardDataset(Dataset[Any]):
     Raises:
         SourceNotFound: no data set there.
         UsageProblem: no such split, a value out of range, or too little memory to preload.
-        UnknownFormat: shards of tokens.
     """
 
     def __init__(
@@ -83,7 +88,7 @@ class ShardDataset(Dataset[Any]):
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         """Samples by number, in the order given; what a DataLoader calls with a batch."""
-        return self.reader.read(numbers, _validity(numbers))
+        return self.reader.read(numbers, validity_of(numbers))
 
     def preload(self, shards: Int64Array | None = None, *, available_bytes: int | None = None) -> int:
         """Keep shards in the page cache: mapped, and read now. Returns their bytes.
@@ -97,8 +102,23 @@ class ShardDataset(Dataset[Any]):
         """
         return self.reader.preload(shards, available_bytes=available_bytes)
 
+    def start_cursor(self, **options: Any) -> Cursor:
+        """A position in this data set; options as `loading.cursor.start_cursor` explains them."""
+        return start_cursor(self.reader.shards, self.reader.fingerprint, **options)
 
-def _validity(numbers: Sequence[int]) -> NDArray[np.bool_] | None:
+    def node_shards(self, cursor: Cursor, num_nodes: int, node: int) -> Int64Array | None:
+        """int64[n]: the shards of the split that a node reads in the epoch of a cursor."""
+        return node_shards(cast("Order", cursor.order), num_nodes, node, cursor.epoch)
+
+    def pieces_ahead(self, turn: Turn) -> PiecesAhead | None:
+        """What tells the pieces that the steps of a rank need next."""
+        order = cast("Order", turn.order)
+        lanes = order.params.lanes
+        return PiecesAhead(order, self.reader.shards.mean_bytes, lanes // gcd(lanes, turn.deal.world_size))
+
+
+def validity_of(numbers: Sequence[int]) -> NDArray[np.bool_] | None:
+    """bool[n]: False for numbers that `pad` repeats; None where it repeats none."""
     if any(type(number) is Repeated for number in numbers):
         return np.array([type(number) is not Repeated for number in numbers])
     return None

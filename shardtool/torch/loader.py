@@ -13,7 +13,7 @@ from shardtool.torch.position import Positioned
 from shardtool.torch.stream import ShardStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shardtool.loading.cursor import Batch, Cursor, Turn
     from shardtool.loading.telemetry import Telemetry
@@ -28,14 +28,22 @@ class ResumableLoader(DataLoader[Any]):
 
     Args:
         dataset: a `ShardDataset` with `batch_sampler=ShardBatchSampler(...)`, or a `ShardStream`.
-        telemetry: writes waits, rates and bytes of this rank.
+        telemetry: writes waits, rates and bytes of this rank, and tokens where samples are sequences of them.
+        count_tokens: says how many tokens a batch holds, as the loader yields it, where they are something else.
         options: those of torch's DataLoader.
 
     Raises:
         UsageProblem: neither of the two.
     """
 
-    def __init__(self, dataset: Any, *, telemetry: Telemetry | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        telemetry: Telemetry | None = None,
+        count_tokens: Callable[[Any], int] | None = None,
+        **options: Any,
+    ) -> None:
         source = dataset if isinstance(dataset, ShardStream) else options.get("batch_sampler")
         if not isinstance(source, Positioned):
             raise UsageProblem(
@@ -47,6 +55,7 @@ class ResumableLoader(DataLoader[Any]):
         if options.get("generator") is None:  # torch would draw from the global generator, and so change the training
             options["generator"] = torch.Generator().manual_seed(source.cursor.order.params.seed % (1 << 63))
         self.source, self._telemetry, self._steps_of_pass = source, telemetry, -1
+        self._workers_order, self._count_tokens = source.cursor.order, count_tokens
         super().__init__(dataset, **options)
 
     @property
@@ -67,6 +76,8 @@ class ResumableLoader(DataLoader[Any]):
         """The rest of the epoch that the position lies in."""
         turn = self.cursor.turn()
         self.source.seek(turn.start)
+        if self._workers_order is not turn.order:
+            self._iterator, self._workers_order = None, turn.order  # workers that persist hold the old order
         if isinstance(self.source, ShardStream):
             self.source.publish()
         self._steps_of_pass = turn.num_steps
@@ -86,24 +97,43 @@ class ResumableLoader(DataLoader[Any]):
             PlanMismatch: the state of another data set, or of another policy inside an epoch.
         """
         self.source.load_state_dict(state)
-        self._iterator = None  # workers that persist hold the old order
+        self._iterator = None  # of workers that persist
+
+    def reweigh(self, weights: Sequence[int]) -> None:
+        """Read a mixture with other weights from the position on; between two passes, or before a loop is broken off.
+
+        Raises:
+            UsageProblem: no mixture, or weights that make no sense.
+        """
+        self.source.reweigh(weights)
 
     def _counted(self, batches: Iterator[Any], turn: Turn) -> Iterator[Any]:
         began = time.perf_counter()
         for step, batch in enumerate(batches):
+            self._check_pass(turn)
             waited_s = time.perf_counter() - began
             self.source.advance()
             if self._telemetry is not None:
-                self._measure(self._telemetry, waited_s, turn.batch(step))
+                self._measure(self._telemetry, waited_s, turn.batch(step), batch)
             yield batch
             began = time.perf_counter()
         self.source.seek(turn.position_after(turn.num_steps))
         if self._telemetry is not None:
             self._telemetry.flush(self.position, turn.epoch)
 
-    def _measure(self, telemetry: Telemetry, waited_s: float, batch: Batch) -> None:
+    def _check_pass(self, turn: Turn) -> None:
+        """Refuse to go on with batches that were drawn before the weights changed, or a state was loaded."""
+        if self.cursor.order is not turn.order:
+            raise UsageProblem(
+                "the order changed while a loop was under way: its batches are drawn ahead in the old one",
+                hint="break off the loop after reweigh() or load_state_dict(), and begin another",
+            )
+
+    def _measure(self, telemetry: Telemetry, waited_s: float, drawn: Batch, batch: Any) -> None:
         reader = self.source.dataset.reader
         telemetry.waited(waited_s)
-        sizes = reader.sizes(reader.numbers(batch.shards, batch.rows))
-        telemetry.add(samples=len(sizes), num_bytes=int(sizes.sum()))
+        numbers = reader.numbers(drawn.shards, drawn.rows)
+        count = self._count_tokens
+        tokens = int(reader.tokens(numbers).sum()) if count is None else count(batch)
+        telemetry.add(samples=len(numbers), num_bytes=int(reader.sizes(numbers).sum()), tokens=tokens)
         telemetry.tick(self.position, self.cursor.epoch)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 
 from shardtool.errors import UsageProblem
-from shardtool.loading.ahead import PiecesAhead
-from shardtool.loading.cursor import start_cursor
-from shardtool.placement import node_shards
+from shardtool.loading.mixed import MixedCursor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardtool.deal import Policy
+    from shardtool.loading.ahead import PiecesAhead
     from shardtool.loading.cursor import Batch, Turn
+    from shardtool.loading.mixed import MixedAhead
     from shardtool.model import Int64Array
     from shardtool.order_params import Mode, OrderParams
     from shardtool.torch.dataset import ShardDataset
+    from shardtool.torch.mixture import ShardMixture
 
 __all__ = ["Positioned"]
 
@@ -29,7 +29,7 @@ class Positioned:
 
     def __init__(
         self,
-        dataset: ShardDataset,
+        dataset: ShardDataset | ShardMixture,
         *,
         global_batch: int,
         rank: int | None = None,
@@ -44,9 +44,7 @@ class Positioned:
     ) -> None:
         rank, world_size = _ranks(rank, world_size)
         self.dataset, self._hints = dataset, hints
-        self.cursor = start_cursor(
-            dataset.reader.shards,
-            dataset.reader.fingerprint,
+        self.cursor = dataset.start_cursor(
             global_batch=global_batch,
             rank=rank,
             world_size=world_size,
@@ -100,12 +98,25 @@ class Positioned:
         self.cursor.load_state_dict(state)
         self._is_told = False
 
+    def reweigh(self, weights: Sequence[int]) -> None:
+        """Read a mixture with other weights from the position on, which the state records.
+
+        A `DataLoader` draws ahead: call it between two passes, or break off the loop.
+
+        Raises:
+            UsageProblem: no mixture, or weights that make no sense.
+        """
+        if not isinstance(self.cursor, MixedCursor):
+            raise UsageProblem("there is one data set: nothing has weights", hint="ShardMixture takes several")
+        self.cursor.reweigh(weights)
+        self.seek(self.position)
+
     def preload(self, num_nodes: int = 1, node: int = 0) -> int:
         """Keep a node's share of the shards in the page cache; returns its bytes.
 
         Data ranks are numbered local_rank * num_nodes + node.
         """
-        return self.dataset.preload(node_shards(self.cursor.order, num_nodes, node, self.cursor.epoch))
+        return self.dataset.preload(self.dataset.node_shards(self.cursor, num_nodes, node))
 
     def _is_begun(self) -> bool:
         raise NotImplementedError
@@ -114,12 +125,9 @@ class Positioned:
         """int64[n]: sample numbers of a batch."""
         return self.dataset.reader.numbers(batch.shards, batch.rows)
 
-    def pieces_ahead(self, turn: Turn) -> PiecesAhead | None:
+    def pieces_ahead(self, turn: Turn) -> PiecesAhead | MixedAhead | None:
         """What tells the pieces that come next; None where nobody wants to know."""
-        if not self._hints:
-            return None
-        lanes = turn.order.params.lanes
-        return PiecesAhead(turn.order, self.dataset.reader.shards.mean_bytes, lanes // gcd(lanes, turn.deal.world_size))
+        return self.dataset.pieces_ahead(turn) if self._hints else None
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from shardtool.loading.ahead import PiecesAhead
     from shardtool.loading.cursor import Batch
+    from shardtool.loading.mixed import MixedAhead
 
 __all__ = ["ShardBatchSampler"]
 
@@ -24,7 +25,7 @@ class ShardBatchSampler(Positioned, Sampler[list[int]]):
     The epoch follows from the position: after a whole pass the next one is the next epoch, nobody sets it.
 
     Args:
-        dataset: the data set.
+        dataset: the data set, or a mixture of several.
         global_batch: samples of a step over all ranks.
         rank: data rank; None asks torch.distributed, and is 0 without it.
         world_size: data-parallel ranks, likewise.
@@ -59,7 +60,7 @@ class ShardBatchSampler(Positioned, Sampler[list[int]]):
         super().load_state_dict(state)
         self._drawn = None
 
-    def draw(self, batch: Batch, ahead: PiecesAhead | None) -> list[int]:
+    def draw(self, batch: Batch, ahead: PiecesAhead | MixedAhead | None) -> list[int]:
         """Sample numbers of a step."""
         if ahead is not None:
             self.dataset.reader.hint(*ahead.next_pieces(batch.positions))

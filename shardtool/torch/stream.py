@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardtool.loading.cursor import Turn
+    from shardtool.loading.mixed import MixedFetch
     from shardtool.loading.reader import Fetch
     from shardtool.torch.dataset import ShardDataset
+    from shardtool.torch.mixture import ShardMixture
 
 __all__ = ["ShardStream"]
 
@@ -30,7 +32,7 @@ class ShardStream(Positioned, IterableDataset[Any]):
     Workers hold no epoch: each pass begins at the position in shared memory, also in workers that persist.
 
     Args:
-        dataset: the data set.
+        dataset: the data set, or a mixture of several.
         read_ahead: batches read in the background, beside the one in use. Memory: so many batches a worker.
         options: those of `ShardBatchSampler`.
 
@@ -38,7 +40,7 @@ class ShardStream(Positioned, IterableDataset[Any]):
         UsageProblem: a value out of range, or a configuration in which a rank would starve.
     """
 
-    def __init__(self, dataset: ShardDataset, *, read_ahead: int = 0, **options: Any) -> None:
+    def __init__(self, dataset: ShardDataset | ShardMixture, *, read_ahead: int = 0, **options: Any) -> None:
         super().__init__(dataset, **options)
         if read_ahead < 0:
             raise UsageProblem(f"read_ahead is {read_ahead}", hint="it counts batches, from 0 up")
@@ -97,7 +99,7 @@ class ShardStream(Positioned, IterableDataset[Any]):
 
     def _batches(self, turn: Turn, steps: range) -> Iterator[list[Any]]:
         reader, ahead = self.dataset.reader, self.pieces_ahead(turn)
-        pending: deque[Fetch] = deque()
+        pending: deque[Fetch | MixedFetch] = deque()
         for batch in turn.batches(steps):
             if not batch.positions.size:
                 continue
