@@ -14,7 +14,7 @@ import xxhash
 from shardtool.errors import CorruptShard, DestinationError, DestinationExists
 from shardtool.extract import ExtractReport, chosen_parts, chosen_samples, paths_of, runs_of, safe_path
 from shardtool.formats import BYTES, ROWS
-from shardtool.reading import Dataset, windows
+from shardtool.reading import WINDOW_BYTES, Dataset, windows
 from shardtool.storage.local import destination_error
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def extract_shard(job: ExtractJob, shard: int) -> ExtractReport:
         parts, report.left_out = chosen_parts(index, samples, job)
         paths = dict(zip(parts.tolist(), paths_of(index, parts, job.selection.by), strict=True))
         for first, stop in runs_of(samples):
-            for begin, end in windows(index, first, stop):
+            for begin, end in windows(index, first, stop, dataset.window_bytes):
                 _write_window(dataset, shard, index, begin, end, paths, tree, report)
         report.num_samples = len(samples)
     return report
@@ -83,8 +83,9 @@ def _write_window(
 
 
 def _pieces(dataset: Dataset, shard: int, offset: int, size: int) -> Iterator[memoryview]:
+    piece_bytes = PIECE_BYTES * (dataset.window_bytes // WINDOW_BYTES)
     while size > 0:
-        piece = dataset.read_range(shard, offset, min(size, PIECE_BYTES))
+        piece = dataset.read_range(shard, offset, min(size, piece_bytes))
         yield memoryview(piece)
         offset, size = offset + len(piece), size - len(piece)
 

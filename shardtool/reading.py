@@ -60,6 +60,8 @@ class Dataset:
         manifest: what `load_manifest` found there.
     """
 
+    window_bytes = WINDOW_BYTES  # that are worth one read
+
     def __init__(self, path: str, manifest: Manifest) -> None:
         self.path, self.manifest = path, manifest
         self._indexes: OrderedDict[int, ShardIndex] = OrderedDict()

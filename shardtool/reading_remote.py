@@ -52,6 +52,8 @@ class RemoteDataset(Dataset):
         cache: a staged folder of it, or the folder that holds such; "" for none.
     """
 
+    window_bytes = WINDOW_BYTES
+
     def __init__(self, path: str, manifest: Manifest, cache: str = "") -> None:
         super().__init__(path, manifest)
         self.place = open_place(path)

@@ -248,7 +248,7 @@ def find_temps(out: str) -> Extent:
     """Files that are being written, or were when a run was killed; of uploads to a store their number only."""
     count = num_bytes = 0
     if is_remote(out):
-        return Extent(sum(1 for _ in open_place(out).list(f"{HIDDEN}/uploads/")))
+        return Extent(open_place(out).num_unfinished())
     for top in (DATA, INDEX, HIDDEN):
         for folder, _, names in os.walk(os.path.join(out, top)):
             for name in names:

@@ -90,5 +90,8 @@ class Place(Protocol):
     def sweep(self, tag: str, paths: Iterable[str]) -> None:
         """Remove what killed attempts with this tag left of `paths`; nothing that has a final name."""
 
+    def num_unfinished(self) -> int:
+        """Files that are being written, or were when a run was killed; as far as we wrote them."""
+
     def sweep_all(self) -> None:
         """Remove what killed attempts of any tag left; only what we wrote."""

@@ -172,6 +172,10 @@ class LocalPlace:
         for folder in {os.path.dirname(self.shown(path)) for path in paths}:
             sweep_temps(folder, tag)
 
+    def num_unfinished(self) -> int:
+        """Temp files of ours."""
+        return sum(1 for _ in self._temps())
+
     def sweep_all(self) -> None:
         """Remove what killed attempts of any tag left, in the folder itself and in those that are ours."""
         for name in self._temps():

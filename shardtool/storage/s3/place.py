@@ -123,6 +123,10 @@ class S3Place:
         wanted = set(paths)
         sweep_uploads(self, f"{tag}-", lambda path: path in wanted, young_s=YOUNG_S)
 
+    def num_unfinished(self) -> int:
+        """Uploads in the journal."""
+        return sum(1 for _ in self.walk(f"{UPLOADS}/"))
+
     def sweep_all(self) -> None:
         """Abort every upload that is in the journal: no other run may be writing here."""
         sweep_uploads(self, "", lambda _: True, young_s=0.0)
