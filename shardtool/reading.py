@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shardtool.formats import PartsReader
     from shardtool.index_file import ShardIndex
     from shardtool.manifest import Manifest
+    from shardtool.model import FileRecord
 
 WINDOW_BYTES = 1 << 20  # of one sequential read; stays in the cache while its parts are sliced out
 LARGE_PART_BYTES = 16 << 10  # mean from which parts are read one by one
@@ -317,6 +318,10 @@ class Dataset:
                 where={"path": path, "shard": shard},
             ) from error
 
+    def _home_of(self, record: FileRecord) -> str:
+        """The folder or URL that an index is read from."""
+        return self.path
+
     def _open_index(self, shard: int) -> ShardIndex:
         record, path = self.manifest.shards[shard], self.shard_path(shard)
         hint = f"shardtool index {self.path} builds it again from the shard"
@@ -325,7 +330,7 @@ class Dataset:
             raise CorruptShard(f"{path} has no index", hint=hint, where=where)
         index_path = os.path.join(self.path, record.index.path)
         try:
-            index = load_index(self.path, record.index)
+            index = load_index(self._home_of(record.index), record.index)
         except OSError as error:
             message = f"{index_path} cannot be opened: {error.strerror or error}"
             raise CorruptShard(message, hint=self._why_missing(shard) or hint, where=where) from error

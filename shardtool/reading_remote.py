@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from shardtool.index_file import ShardIndex
     from shardtool.manifest import Manifest
+    from shardtool.model import FileRecord
     from shardtool.reading import Sample
 
 WINDOW_BYTES = 8 << 20  # of one request: its latency is small beside the time that the bytes take
@@ -152,6 +153,14 @@ class RemoteDataset(Dataset):
         if found is None:
             found = self._versions[shard] = self._look_up(shard)
         return found
+
+    def _home_of(self, record: FileRecord) -> str:
+        """The cache folder, where it has the index with its size: `stage` checked its digest."""
+        try:
+            is_there = bool(self.cache) and os.stat(os.path.join(self.cache, record.path)).st_size == record.num_bytes
+        except OSError:
+            is_there = False
+        return self.cache if is_there else self.path
 
     def _request(self, shard: int, offset: int, size: int) -> bytes:
         version = self.version(shard)

@@ -149,6 +149,7 @@ def test_what_is_staged_is_read_there(url: str, local: Path, tmp_path: Path, pro
         assert {seen.path.partition("/data/")[2] for seen in proxy.requests if "/data/" in seen.path} == {
             os.path.basename(path) for path in absent
         }
+        assert proxy.count(r"GET .*/index/") == 0
         with pytest.raises(UsageProblem, match="1 of 4 shards"):
             there.preload()
         assert there.preload(np.array([0, 2, 3])) > 0
