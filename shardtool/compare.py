@@ -72,11 +72,11 @@ def check_same_options(out: str, stored: StoredPlan, options: PlanOptions, sourc
     Raises:
         PlanMismatch: naming each difference.
     """
-    new, old = options.document(), stored.options.document()
+    new, old = _flat(options.document()), _flat(stored.options.document())
     differences = [
-        f"{name.replace('_', '-')} {_show(name, old[name])}, now {_show(name, new[name])}"
+        f"{name.replace('_', '-')} {_show(name, old.get(name, ''))}, now {_show(name, new[name])}"
         for name in new
-        if new[name] != old[name]
+        if new[name] != old.get(name, "")
     ]
     roots = [absolute_root(source) for source in sources]
     known = stored.given or stored.roots
@@ -88,6 +88,12 @@ def check_same_options(out: str, stored: StoredPlan, options: PlanOptions, sourc
             hint="write to a new folder, or replace it with --overwrite",
             where={"path": out},
         )
+
+
+def _flat(document: dict[str, Any]) -> dict[str, Any]:
+    """Options with those of tokens beside the others."""
+    tokens = document.pop("tokens", None) or {}
+    return {**document, **tokens}
 
 
 def _show(name: str, value: Any) -> str:
