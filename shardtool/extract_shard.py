@@ -14,8 +14,9 @@ import xxhash
 from shardtool.errors import CorruptShard, DestinationError, DestinationExists
 from shardtool.extract import ExtractReport, chosen_parts, chosen_samples, paths_of, runs_of, safe_path
 from shardtool.formats import BYTES, ROWS
-from shardtool.reading import WINDOW_BYTES, Dataset, windows
+from shardtool.reading import Dataset
 from shardtool.storage.local import destination_error
+from shardtool.windows import WINDOW_BYTES, windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import os
 from bisect import bisect_left
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from shardtool.index_cache import load_index
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.staging.folder import read_staged
 from shardtool.storage import is_remote
+from shardtool.windows import WINDOW_BYTES, Sample, joined, shown_names, windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,17 +41,8 @@ if TYPE_CHECKING:
     from shardtool.manifest import Manifest
     from shardtool.model import FileRecord
 
-WINDOW_BYTES = 1 << 20  # of one sequential read; stays in the cache while its parts are sliced out
 LARGE_PART_BYTES = 16 << 10  # mean from which parts are read one by one
 MAX_INDEXES, MAX_FILES, MAX_ROW_READERS = 1024, 64, 8  # kept open; the least recently used go first
-
-
-class Sample(NamedTuple):
-    """One sample, whole."""
-
-    key: bytes
-    label: int | None
-    parts: dict[str, bytes]  # in the order of the shard; names as in the manifest
 
 
 class Dataset:
@@ -258,7 +250,7 @@ class Dataset:
     def _by_part(self, shard: int, index: ShardIndex, first: int, last: int, check: bool) -> Iterator[Sample]:
         """As `_window`, a `pread` a part: large parts are copied once, into memory that the sample before has freed."""
         low, high = int(index.part_start[first]), int(index.part_start[last])
-        names = _shown_names(index.part_names.slice(low, high - low))
+        names = shown_names(index.part_names.slice(low, high - low))
         keys = columns.to_list(index.keys.slice(first, last - first))
         labels = [None] * len(keys) if index.labels is None else index.labels[first:last].tolist()
         bounds = (index.part_start[first : last + 1] - low).tolist()
@@ -408,44 +400,3 @@ class Dataset:
             hint=f"shardtool verify {self.path} --deep tells what is damaged and how to repair it",
             where={"path": path, "shard": shard, "offset": offset, "key": key.decode("utf-8", "backslashreplace")},
         )
-
-
-def joined(index: ShardIndex, first: int, last: int, payloads: list[bytes]) -> Iterator[Sample]:
-    """Samples [first, last) from the payloads of all their parts, in the order of the index."""
-    low, high = int(index.part_start[first]), int(index.part_start[last])
-    names = _shown_names(index.part_names.slice(low, high - low))
-    keys = columns.to_list(index.keys.slice(first, last - first))
-    labels = [None] * len(keys) if index.labels is None else index.labels[first:last].tolist()
-    bounds = (index.part_start[first : last + 1] - low).tolist()
-    for key, label, a, b in zip(keys, labels, bounds[:-1], bounds[1:], strict=True):
-        yield Sample(key, label, dict(zip(names[a:b], payloads[a:b], strict=True)))
-
-
-def windows(index: ShardIndex, start: int, stop: int, window_bytes: int = WINDOW_BYTES) -> Iterator[tuple[int, int]]:
-    """(first, end) of runs of samples that lie in at most `window_bytes`, or of one sample that is larger."""
-    if index.addressing != BYTES:
-        yield from _payload_windows(index, start, stop, window_bytes)
-        return
-    ends = index.offset + index.num_bytes
-    while start < stop:
-        limit = int(index.offset[start]) + window_bytes
-        last = int(np.searchsorted(ends, np.uint64(limit), side="right"))
-        last = min(max(last, start + 1), stop)
-        yield start, last
-        start = last
-
-
-def _payload_windows(index: ShardIndex, start: int, stop: int, window_bytes: int) -> Iterator[tuple[int, int]]:
-    """As `windows`, by the bytes of the parts, where samples are no runs of bytes."""
-    ends = np.concatenate([[0], np.cumsum(index.part_bytes, dtype=np.int64)])[index.part_start]
-    while start < stop:
-        last = int(np.searchsorted(ends, ends[start] + window_bytes, side="right")) - 1
-        last = min(max(last, start + 1), stop)
-        yield start, last
-        start = last
-
-
-def _shown_names(names: Any) -> list[str]:
-    encoded = names.dictionary_encode()
-    shown = [name.decode("utf-8", "backslashreplace") for name in columns.to_list(encoded.dictionary)]
-    return [shown[code] for code in encoded.indices.to_numpy().tolist()]

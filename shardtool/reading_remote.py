@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from shardtool.errors import AccessDenied, CorruptShard, PlanMismatch, SourceNotFound
 from shardtool.formats import BYTES, ROWS
 from shardtool.manifest import MANIFEST, load_manifest
-from shardtool.reading import Dataset, joined, windows
+from shardtool.reading import Dataset
 from shardtool.storage import open_place
 from shardtool.storage.fetching import Fetcher
+from shardtool.windows import joined, windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from shardtool.index_file import ShardIndex
     from shardtool.manifest import Manifest
     from shardtool.model import FileRecord
-    from shardtool.reading import Sample
+    from shardtool.windows import Sample
 
 WINDOW_BYTES = 8 << 20  # of one request: its latency is small beside the time that the bytes take
 MAX_GAP = 256 << 10  # bytes read for nothing rather than another request

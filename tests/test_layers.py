@@ -16,7 +16,7 @@ LAYERS = (
     "order order_params order_state lanes mixture mixed_order deal assign placement",
     "plan_file receipts manifest pack compress_choice prepare compare destination build status verify stage staging metrics deviation overhead "
     "advice probe dataset_stats survey dataset_diff key_tables reading lookup looking repeats shard_digest "
-    "index_cache reading_remote bare_shards verify_shard verify_reader verify_bare rebuild rebuild_shard index_bare extract extract_shard "
+    "index_cache windows reading_remote bare_shards verify_shard verify_reader verify_bare rebuild rebuild_shard index_bare extract extract_shard "
     "tokens bench doctor checkpoint shard_sources loading dialects emitted compat assignment assignment_summary assignment_files reading_place",
     "executors",
     "report",

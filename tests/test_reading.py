@@ -14,7 +14,8 @@ from helpers import make_tree, pack, read_members, run_cli, shard_paths
 
 from shardtool import reading
 from shardtool.errors import CorruptShard, FormatError, ShardtoolError, SourceNotFound
-from shardtool.reading import Dataset, Sample
+from shardtool.reading import Dataset
+from shardtool.windows import WINDOW_BYTES, Sample
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("reading")
     drawn = random.Random(3)
     files = {f"{'ab'[n % 2]}/{n:03d}.{part}": drawn.randbytes(n * 7) for n in range(90) for part in ("bin", "txt")}
-    files["a/big.bin"] = drawn.randbytes(3 * reading.WINDOW_BYTES + 17)
+    files["a/big.bin"] = drawn.randbytes(3 * WINDOW_BYTES + 17)
     source = make_tree(top / "src", files)
     pack(source, top / "out", samples_per_shard=20, split="train=0.8,validation=0.2", label_from="parent")
     return top / "out"
@@ -82,7 +83,7 @@ def test_a_part_is_read_by_name_and_its_absence_named(packed: Path) -> None:
     with Dataset.open(os.fspath(packed)) as dataset:
         shard, sample = dataset.find(b"a/big")
         data = dataset.read_part(shard, dataset.part_row(shard, sample, b"bin"))
-        assert len(data) == 3 * reading.WINDOW_BYTES + 17
+        assert len(data) == 3 * WINDOW_BYTES + 17
         with pytest.raises(SourceNotFound) as caught:
             dataset.part_row(shard, sample, b"txt")
         assert "bin" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Every format, every command, in a folder and in a bucket: each works, or refuses for a reason that is written down."""
+"""Every format, every command, in a folder and in a bucket: each works, or refuses for the documented reason."""
 
 from __future__ import annotations
 
