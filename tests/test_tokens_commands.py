@@ -179,3 +179,17 @@ def test_overwrite_takes_all_that_is_ours(out: Path) -> None:
     left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert "theirs" in left
     assert not [name for name in left if name.endswith((".idx", ".parquet")) or name.endswith("-of-00003.bin")]
+
+
+def test_lines_that_were_skipped_end_the_run_with_3(tmp_path: Path) -> None:
+    make_tree(tmp_path / "in", {"a.jsonl": b'{"text": "ok"}\nbroken\n'})
+    stopped = run_cli("pack", tmp_path / "in", tmp_path / "out", "--format", "bin", "--json")
+    assert (stopped.code, stopped.error["where"]["key"]) == (5, "a.jsonl#15")
+    skipped = run_cli("pack", tmp_path / "in", tmp_path / "out", "--format", "bin", "--on-error", "skip", "--json")
+    assert (skipped.code, skipped.json["ledger"]["failed"]) == (3, 1)
+
+
+def test_pictures_end_the_run_with_2(tmp_path: Path) -> None:
+    make_tree(tmp_path / "in", {"a.jpg": b"\xff\xd8"})
+    refused = run_cli("pack", tmp_path / "in", tmp_path / "out", "--format", "bin", "--json")
+    assert (refused.code, "tar or parquet" in refused.error["hint"]) == (2, True)

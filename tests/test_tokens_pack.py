@@ -433,8 +433,11 @@ def test_a_second_run_finds_nothing_to_do_and_a_changed_source_is_counted(lines:
     assert (again.num_packed, again.num_resumed) == (0, 2)
     os.utime(lines / "a.jsonl", (1, 1))
     assert pack_tokens(lines, tmp_path / "out", shards=2).num_packed == 0, "another time, the same documents"
-    with pytest.raises(PlanMismatch, match="tokens"):
+    with pytest.raises(PlanMismatch, match="eod auto, now none"):
         pack_tokens(lines, tmp_path / "out", shards=2, tokens={"eod": "none"})
+    pack(lines, tmp_path / "tar", group_by="file")
+    with pytest.raises(PlanMismatch, match="format tar, now bin"):
+        pack_tokens(lines, tmp_path / "tar")
     (lines / "c.jsonl").write_bytes(jsonl(["more"]))
     with pytest.raises(PlanMismatch, match="1 added"):
         pack_tokens(lines, tmp_path / "out", shards=2)

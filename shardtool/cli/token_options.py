@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -119,4 +120,6 @@ def chosen_tokens(chosen: dict[str, Any]) -> TokenOptions | None:
     values = {name: chosen[name] for name in NAMES if name != "emit"}
     for name in ("shard_tokens", "context", "max_doc_tokens"):
         values[name] = values[name] or 0
+    if values["tokenizer"] not in ("bytes", "none"):
+        values["tokenizer"] = os.path.abspath(values["tokenizer"])
     return TokenOptions(**values)
