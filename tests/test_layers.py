@@ -9,15 +9,17 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "shardtool"
 LAYERS = (
-    "errors model token_options token_lengths units names compat_rules hashing permute keys columns samples sniff worker workers",
+    "errors model token_options token_lengths units names compat_rules hashing permute keys columns samples sniff "
+    "worker workers",
     "storage",
     "sources formats index_file",
     "scan runs group twins required labels match row_parts join splits cuts plan plan_rows "
     "order order_params order_state lanes mixture mixed_order deal assign placement",
-    "plan_file receipts manifest pack compress_choice prepare compare destination build status verify stage staging metrics deviation overhead "
-    "advice probe dataset_stats survey dataset_diff key_tables reading lookup looking repeats shard_digest "
-    "index_cache windows reading_remote bare_shards verify_shard verify_reader verify_bare rebuild rebuild_shard index_bare extract extract_shard "
-    "tokens bench doctor checkpoint shard_sources loading dialects emitted compat assignment assignment_summary assignment_files reading_place",
+    "plan_file receipts manifest pack compress_choice prepare compare destination build status verify stage staging "
+    "metrics deviation overhead advice probe dataset_stats survey dataset_diff key_tables reading lookup looking "
+    "repeats shard_digest index_cache windows reading_remote bare_shards verify_shard verify_reader verify_bare "
+    "rebuild rebuild_shard index_bare extract extract_shard tokens bench doctor checkpoint shard_sources loading "
+    "dialects emitted compat assignment assignment_summary assignment_files reading_place",
     "executors",
     "report",
     "cli torch grain __main__",
@@ -26,17 +28,9 @@ LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names.
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.name != "__init__.py")
 
 
-GIVEN = {"formats": {"manifest", "reading"}}  # handed to a layer from above: it knows their types, and imports nothing
-
-
-def imports_of(path: Path, *, for_types: bool = False) -> set[str]:
-    """Modules of the package that a module imports; `for_types` gives only what it imports when types are checked."""
+def imports_of(path: Path) -> set[str]:
     found = set()
-    tree: ast.AST = ast.parse(path.read_bytes())
-    if for_types:
-        blocks = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-        tree = ast.Module([statement for block in blocks for statement in block.body], [])
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -49,5 +43,4 @@ def test_imports_point_downwards(path: Path) -> None:
     own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     assert own in LAYER_OF, f"give {own} a layer"
     upwards = {name for name in imports_of(path) if LAYER_OF.get(name, 0) > LAYER_OF[own]}
-    upwards -= GIVEN.get(own, set()) & imports_of(path, for_types=True)
     assert not upwards, f"{own} is layer {LAYER_OF[own]} and imports {upwards}"

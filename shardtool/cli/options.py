@@ -119,7 +119,7 @@ SOURCE = (
         "Source",
         "--inventory",
         metavar="URL",
-        help="manifest.json of an S3 Inventory: take its list of objects instead of asking the store.",
+        help="Take the list of objects from the manifest.json of an S3 Inventory instead of asking the store.",
     ),
     _define(
         "Source",
