@@ -18,6 +18,7 @@ import numpy as np
 from shardtool.assign import Segments, byte_ranges
 from shardtool.errors import DestinationExists
 from shardtool.formats import BYTES
+from shardtool.order_state import consumed_at
 from shardtool.storage import is_remote
 from shardtool.storage.files import absolute
 from shardtool.storage.local import LocalFile, temp_name, write_errors
@@ -41,6 +42,7 @@ __all__ = [
     "head_document",
     "order_document",
     "rank_file",
+    "reader_rows",
     "reader_urls",
     "write_parquet",
     "write_text",
@@ -62,6 +64,13 @@ def extents_of(dataset: Dataset) -> Extents | None:
         return index.offset.view(np.int64), index.num_bytes.view(np.int64)
 
     return extents
+
+
+def consumed_samples(found: Assignment) -> int | None:
+    """What a trainer counts as consumed at the position; None where its steps are not all of one size."""
+    if found.deal.policy not in ("carry", "drop"):
+        return None
+    return consumed_at(found.position, found.order.num_samples, found.deal.batch_size, found.deal.policy)
 
 
 def order_document(found: Assignment) -> dict[str, Any]:
@@ -93,6 +102,7 @@ def head_document(found: Assignment, summary: Summary) -> dict[str, Any]:
         "batch_size": found.deal.batch_size,
         "epoch": found.epoch,
         "position": found.position,
+        "consumed_samples": consumed_samples(found),
         "policy": found.deal.policy,
         "steps": summary.num_steps,
         "order": order_document(found),
@@ -213,6 +223,21 @@ def reader_urls(found: Assignment, rank: int, worker: int, extents: Extents, dat
             if not is_remote(path):
                 read = f"tail -c +{offset + 1} {shlex.quote(path)}"
             yield path if is_whole else f"pipe:{read} | head -c {size}"
+
+
+def reader_rows(found: Assignment, rank: int, dataset: Dataset) -> Iterator[str]:
+    """What a rank reads as rows of tables, a JSON object a line, by first use.
+
+    `file` is the path below the data set's folder, `first`, `count` and `step` are rows in it, and `row` is where
+    `first` lies when the files of the split are read one after the other, as Hugging Face `datasets` does.
+    """
+    shards = found.shards
+    begins = dict(zip(shards.places.tolist(), (np.cumsum(shards.counts) - shards.counts).tolist(), strict=True))
+    for part in found.coverage(rank):
+        columns = (part.shard.tolist(), part.first.tolist(), part.count.tolist(), part.step.tolist())
+        for shard, first, count, step in zip(*columns, strict=True):
+            row = {"file": dataset.manifest.shards[shard].path, "first": first, "count": count, "step": step}
+            yield json.dumps({**row, "row": begins[shard] + first}, separators=(",", ":"))
 
 
 def check_empty(folder: str) -> None:

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from shardtool.deal import Policy
 
-__all__ = ["STATE_VERSION", "Restored", "dump_state", "load_state", "move_to_grown"]
+__all__ = [
+    "STATE_VERSION",
+    "Restored",
+    "consumed_at",
+    "dump_state",
+    "load_state",
+    "move_to_grown",
+    "position_at",
+]
 
 STATE_VERSION = 1
 _ORDER_VERSION = "1"  # of the arithmetic in docs/formats/order.md; follows the mode: "plw1"
@@ -125,6 +133,54 @@ def move_to_grown(position: int, num_samples: int, grown_samples: int) -> int:
             hint="a data set may grow between two epochs only",
         )
     return epoch * grown_samples
+
+
+def consumed_at(position: int, num_samples: int, batch_size: int, policy: Policy = "carry") -> int:
+    """`consumed_samples` of a trainer that counts whole global batches, such as Megatron, at a position of the stream.
+
+    Under `carry` they are one number. `drop` leaves the rest of an epoch out, which the position counts and the
+    trainer does not.
+
+    Args:
+        position: samples of the stream before; of a run that began at 0 and always had this batch size.
+        num_samples: of one epoch.
+        batch_size: samples of a step over all ranks.
+        policy: `carry` or `drop`.
+
+    Raises:
+        UsageProblem: another policy, whose last step of an epoch is not whole; or a value out of range.
+    """
+    kept = _kept(num_samples, batch_size, policy)
+    if position < 0:
+        raise UsageProblem(f"position {position} is negative", hint="positions count from 0")
+    epoch, place = divmod(position, num_samples)
+    return epoch * kept + min(place, kept)
+
+
+def position_at(consumed: int, num_samples: int, batch_size: int, policy: Policy = "carry") -> int:
+    """Position of the stream at a trainer's `consumed_samples`; the inverse of `consumed_at`.
+
+    The end of an epoch is the begin of the next one. Arguments and errors as there.
+    """
+    kept = _kept(num_samples, batch_size, policy)
+    if consumed < 0:
+        raise UsageProblem(f"consumed_samples {consumed} is negative", hint="a trainer counts from 0")
+    epoch, place = divmod(consumed, kept)
+    return epoch * num_samples + place
+
+
+def _kept(num_samples: int, batch_size: int, policy: Policy) -> int:
+    """Samples of an epoch that a run reads."""
+    if policy not in ("carry", "drop"):
+        raise UsageProblem(
+            f"policy {policy} has steps that are not whole, which consumed_samples does not tell",
+            hint="train with --policy carry or drop",
+        )
+    if batch_size < 1 or num_samples < 1 or (policy == "drop" and batch_size > num_samples):
+        raise UsageProblem(
+            f"a batch of {batch_size} of {num_samples} samples", hint="give a batch of 1 or more that fits an epoch"
+        )
+    return num_samples - num_samples % batch_size if policy == "drop" else num_samples
 
 
 def _parse(state: Mapping[str, Any]) -> tuple[OrderParams, Policy, int]:

@@ -117,6 +117,7 @@ def test_every_sample_of_a_source_comes_once_before_one_comes_again(readers: lis
     assert cursor.source_positions() == [240, 160, 80]
 
 
+@pytest.mark.filterwarnings("ignore:the state has weights")
 @settings(max_examples=8, deadline=None)
 @given(data=st.data())
 def test_a_run_goes_on_with_other_ranks_and_weights_as_if_never_stopped(

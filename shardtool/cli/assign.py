@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from shardtool.assignment_summary import Summary
     from shardtool.reading import Dataset
 
+LISTS = ("urls", "rows")  # one list a reader
+TABLES = ("parquet", "arrow")  # formats whose samples are rows
+
 
 @click.command(
     cls=Command,
@@ -63,7 +66,7 @@ def _emit(output: Output, chosen: dict[str, Any]) -> str:
     given, folder, expand = chosen["emit"], chosen["folder"], chosen["expand"]
     emit = str(given or ("json" if folder or output.as_json else "table"))
     if emit == "table" and folder:
-        raise UsageProblem("a table goes to the terminal", hint="with -o, take --emit json, parquet or urls")
+        raise UsageProblem("a table goes to the terminal", hint="with -o, take --emit json, parquet, rows or urls")
     if emit == "parquet" and not folder:
         raise UsageProblem("Parquet goes to files", hint="add -o DIR")
     if output.as_json and not folder and emit != "json":
@@ -107,8 +110,22 @@ def _ranks(found: Assignment, chosen: dict[str, Any]) -> range:
 
 
 def _check_emit(dataset: Dataset, found: Assignment, emit: str, ranks: range, chosen: dict[str, Any]) -> None:
-    if emit != "urls":
+    if emit not in LISTS:
         return
+    if emit == "rows" and dataset.manifest.format not in TABLES:
+        raise UsageProblem(
+            f"rows are those of Parquet and Arrow files, and {dataset.path} is {dataset.manifest.format}",
+            hint="take --emit json or parquet: they list samples of any format",
+        )
+    if emit == "urls":
+        _check_urls(dataset, found)
+    if not chosen["folder"] and len(ranks) * (max(1, found.wish.loader_workers) if emit == "urls" else 1) > 1:
+        raise UsageProblem(
+            "several lists cannot share one output", hint="add -o DIR, or --rank without --loader-workers"
+        )
+
+
+def _check_urls(dataset: Dataset, found: Assignment) -> None:
     if dataset.manifest.format != "tar" or dataset.manifest.compression != "none":
         found_format = dataset.manifest.format
         if dataset.manifest.compression != "none":
@@ -117,10 +134,6 @@ def _check_emit(dataset: Dataset, found: Assignment, emit: str, ranks: range, ch
             f"webdataset reads plain tar, and {dataset.path} is {found_format}", hint="take --emit json or parquet"
         )
     found.stream(0, 0)  # says what is wrong before anything is written
-    if not chosen["folder"] and len(ranks) * max(1, found.wish.loader_workers) > 1:
-        raise UsageProblem(
-            "several lists cannot share one output", hint="add -o DIR, or --rank without --loader-workers"
-        )
 
 
 def _tell(
@@ -132,7 +145,7 @@ def _tell(
     emit: str,
     chosen: dict[str, Any],
 ) -> None:
-    from shardtool.assignment_files import assign_pieces, extents_of, head_document, reader_urls
+    from shardtool.assignment_files import assign_pieces, extents_of, head_document, reader_rows, reader_urls
 
     extents, folder = extents_of(dataset), chosen["folder"]
     head = head_document(found, summary)
@@ -151,6 +164,9 @@ def _tell(
         assert extents is not None
         for url in reader_urls(found, ranks[0], 0, extents, dataset):
             output.raw(f"{url}\n".encode("utf-8", "surrogateescape"))
+    elif emit == "rows":
+        for line in reader_rows(found, ranks[0], dataset):
+            output.raw(f"{line}\n".encode())
     else:
         output.result({}, _text(output, found, summary, ranks))
 
@@ -175,7 +191,14 @@ def _write(
     expand: tuple[int, int] | None,
 ) -> list[str]:
     """Write one file a rank, for `urls` one a loader worker; gives their names."""
-    from shardtool.assignment_files import assign_pieces, rank_file, reader_urls, write_parquet, write_text
+    from shardtool.assignment_files import (
+        assign_pieces,
+        rank_file,
+        reader_rows,
+        reader_urls,
+        write_parquet,
+        write_text,
+    )
 
     names: list[str] = []
     size, workers = found.deal.world_size, max(1, found.wish.loader_workers)
@@ -187,6 +210,9 @@ def _write(
             names.append(rank_file(rank, size, ".parquet"))
             first, count = expand or (found.position, found.num_left)
             write_parquet(folder, names[-1], found, found.sequence(rank, first, count), extents)
+        elif emit == "rows":
+            names.append(rank_file(rank, size, ".jsonl"))
+            write_text(folder, names[-1], (f"{line}\n" for line in reader_rows(found, rank, dataset)))
         else:
             assert extents is not None
             for worker in range(workers):

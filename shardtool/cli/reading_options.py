@@ -35,7 +35,7 @@ POLICY_SLIPS = {
     "repeat": "pad",
     "keep": "uneven",
 }
-EMITS = ("table", "json", "parquet", "urls")
+EMITS = ("table", "json", "parquet", "urls", "rows")
 
 
 class SizesType(click.ParamType[tuple[int, ...]]):
@@ -164,7 +164,8 @@ EMIT = (
         {
             "section": "Output",
             "type": DidYouMeanChoice(EMITS),
-            "help": "table for people, json segments, parquet the exact order, urls shard lists for webdataset.",
+            "help": "table for people, json segments, parquet the exact order, urls shard lists for webdataset, "
+            "rows of Parquet and Arrow files for Hugging Face datasets.",
         },
     ),
     (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed
 
 from shardtool.errors import UsageProblem
 from shardtool.loading.mixed import MixedCursor
+from shardtool.staging.nodes import data_rank_here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,11 +133,12 @@ class Positioned:
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """(rank, world size): as given, or of torch.distributed, or a world of one."""
+    """(data rank, world size): as given; or by torch.distributed and what the launcher says of nodes; or one of one."""
     if (rank is None) != (world_size is None):
         raise UsageProblem("rank and world_size go together", hint="give both, or none to ask torch.distributed")
     if rank is not None and world_size is not None:
         return rank, world_size
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        world_size = torch.distributed.get_world_size()
+        return data_rank_here(os.environ, torch.distributed.get_rank(), world_size), world_size
     return 0, 1

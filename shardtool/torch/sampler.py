@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import Sampler
@@ -27,7 +28,8 @@ class ShardBatchSampler(Positioned, Sampler[list[int]]):
     Args:
         dataset: the data set, or a mixture of several.
         global_batch: samples of a step over all ranks.
-        rank: data rank; None asks torch.distributed, and is 0 without it.
+        rank: data rank; None asks torch.distributed, and is 0 without it. Where the launcher tells nodes it is
+            local_rank * num_nodes + node, so that a node reads what `shardtool stage` brings there.
         world_size: data-parallel ranks, likewise.
         policy: what becomes of the tail of an epoch: `carry`, `drop`, `pad` or `uneven`.
         mode: order: `plw`, `shard`, `none` or `full`.
@@ -54,6 +56,20 @@ class ShardBatchSampler(Positioned, Sampler[list[int]]):
         """Go on at a position of the stream; it may be any, say step x global batch."""
         super().seek(position)
         self._drawn = None
+
+    def state_dict(self) -> dict[str, int | str]:
+        """The state after the batches used so far, the same on every rank.
+
+        torchdata's StatefulDataLoader gets the batches drawn: it takes a snapshot with each and keeps that of the batch
+        yielded. It asks the sampler as well as the iterator, and there is no other sign of it than who calls.
+
+        Raises:
+            UsageProblem: batches were drawn, but nothing told how many of them were used.
+        """
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if self._drawn is not None and caller.startswith("torchdata."):
+            return self._drawn.state_dict()
+        return super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state stands."""

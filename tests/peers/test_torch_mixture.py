@@ -92,7 +92,7 @@ def test_wrong_mixtures_are_refused(data: dict[str, str]) -> None:
     datasets = [ShardDataset(path) for path in data.values()]
     with pytest.raises(UsageProblem, match="whole numbers"):
         ShardMixture(datasets, (0.7, 0.3))  # type: ignore[arg-type]
-    with pytest.raises(UsageProblem, match="1 weights for 2|one of 0 or more"):
+    with pytest.raises(UsageProblem, match="1 weights for 2 data sets"):
         ShardStream(ShardMixture(datasets, (1,)), global_batch=4)
     with pytest.raises(UsageProblem, match="one data set"):
         ShardStream(datasets[0], global_batch=4).reweigh((1,))
