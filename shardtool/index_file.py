@@ -263,7 +263,7 @@ def extent_fault(index: ShardIndex) -> str:
 
 
 def sample_sizes(index: ShardIndex) -> Int64Array:
-    """int64[num_samples]: bytes of each sample, headers included where a sample is a run of bytes, else of its parts."""
+    """int64[num_samples]: bytes of each sample, with headers where it is a run of bytes, else those of its parts."""
     if index.addressing == BYTES:
         return index.num_bytes.astype(np.int64)
     ends = np.concatenate([[0], np.cumsum(index.part_bytes.astype(np.int64))])
