@@ -567,7 +567,7 @@ def test_workers_see_the_working_folder_they_had(tmp_path: Path, pool: WorkerPoo
 
 
 def test_every_source_has_a_class() -> None:
-    assert [source_class(name).__name__ for name in SOURCES] == ["TreeSource", "ListingSource"]
+    assert [source_class(name).__name__ for name in SOURCES] == ["TreeSource", "ListingSource", "S3Source"]
     with pytest.raises(UsageProblem, match="unknown source 'cloud'"):
         source_class("cloud")
 
