@@ -15,7 +15,7 @@ from shardtool.errors import UsageProblem
 from shardtool.manifest import Manifest, ManifestShard
 from shardtool.model import FileRecord
 from shardtool.placement import data_rank
-from shardtool.staging.nodes import find_node
+from shardtool.staging.nodes import data_rank_here, find_node
 from shardtool.staging.request import StageRequest, decode_request, encode_request
 from shardtool.staging.share import Share, interleave, join_ranges, node_share, parse_ranges, socket_of
 from shardtool.staging.throttle import Throttle
@@ -139,6 +139,46 @@ def test_a_launcher_tells_which_node_this_is(name: str) -> None:
 def test_torchrun_inside_slurm_is_believed_first() -> None:
     environment = {**LAUNCHED["torchrun"][0], "SLURM_NODEID": "0", "SLURM_NNODES": "1"}
     assert find_node(environment).found_by == "torchrun"
+
+
+def torchrun(node: int, local: int, nodes: int, ranks: int) -> dict[str, str]:
+    told = {"GROUP_RANK": node, "LOCAL_RANK": local, "RANK": node * ranks + local}
+    sizes = {"GROUP_WORLD_SIZE": nodes, "LOCAL_WORLD_SIZE": ranks, "WORLD_SIZE": nodes * ranks}
+    return {name: str(value) for name, value in {**told, **sizes}.items()}
+
+
+def slurm(node: int, local: int, nodes: int, ranks: int) -> dict[str, str]:
+    told = {"SLURM_NODEID": node, "SLURM_LOCALID": local, "SLURM_PROCID": local * nodes + node, "SLURM_NNODES": nodes}
+    return {**{name: str(value) for name, value in told.items()}, "SLURM_TASKS_PER_NODE": f"{ranks}(x{nodes})"}
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([torchrun, slurm]))
+def test_every_process_has_the_data_rank_that_stage_counts_for_it(nodes: int, ranks: int, launcher: Any) -> None:
+    seen = set()
+    for node, local in itertools.product(range(nodes), range(ranks)):
+        environment = launcher(node, local, nodes, ranks)
+        own = int(environment.get("RANK") or environment["SLURM_PROCID"])
+        found = data_rank_here(environment, own, nodes * ranks)
+        assert found == data_rank(local, node, nodes)
+        seen.add(found)
+    assert seen == set(range(nodes * ranks))
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "world_size"),
+    [
+        ({}, 3, 4),
+        (torchrun(1, 1, 2, 2), 2, 4),  # of the parent of this process
+        (torchrun(1, 1, 2, 2), 3, 8),  # each rank has started another one
+        ({**slurm(1, 1, 2, 2), "SLURM_TASKS_PER_NODE": "2,2"}, 3, 4),
+        ({**slurm(1, 0, 2, 1), "SLURM_GPUS_ON_NODE": "4"}, 1, 2),  # a task a node, which leads four ranks
+        ({"PET_NODE_RANK": "1", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "2"}, 3, 4),
+    ],
+)
+def test_where_the_launcher_does_not_tell_all_of_it_the_global_rank_counts(
+    environment: dict[str, str], rank: int, world_size: int
+) -> None:
+    assert data_rank_here(environment, rank, world_size) == rank
 
 
 def test_options_win_over_the_launcher() -> None:

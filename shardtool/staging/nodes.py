@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardtool.errors import UsageProblem
+from shardtool.placement import data_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Node", "find_node"]
+__all__ = ["Node", "data_rank_here", "find_node"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,29 @@ def find_node(
             f"there is no node {found.node} among {found.num_nodes}", hint="nodes count from 0: --node-rank"
         )
     return found
+
+
+def data_rank_here(environment: Mapping[str, str], rank: int, world_size: int) -> int:
+    """The data rank of the process with this global rank: local_rank * num_nodes + node, as stage and assign count.
+
+    It is the global rank itself where no launcher tells nodes, or where what it tells is not of this very process and
+    of nodes that all run as many ranks: then no two processes may take one number for different reasons.
+    """
+    for name, marker, read in LAUNCHERS:
+        if marker in environment and name in PROCESSES:
+            told, (own, local) = read(environment), PROCESSES[name]
+            local_rank = _number(environment, local)
+            if _number(environment, own) != rank or local_rank is None or told.node is None:
+                return rank
+            nodes, ranks = told.num_nodes or 0, told.local_ranks or 0
+            is_even = nodes * ranks == world_size and told.node < nodes and local_rank < ranks
+            return data_rank(local_rank, told.node, nodes) if is_even and _is_even(environment) else rank
+    return rank
+
+
+def _is_even(variables: Mapping[str, str]) -> bool:
+    """Whether all nodes run as many tasks, as far as SLURM knows: `8(x4)`, not `8(x3),4`."""
+    return "," not in variables.get("SLURM_TASKS_PER_NODE", "")
 
 
 def _local_ranks(world_size: int | None, num_nodes: int, given: int | None, told: int | None) -> int:
@@ -153,3 +177,8 @@ LAUNCHERS: tuple[tuple[str, str, Callable[[Mapping[str, str]], _Told]], ...] = (
     ("SLURM", "SLURM_NODEID", _slurm),
     ("Kubernetes", "JOB_COMPLETION_INDEX", _indexed_job),
 )
+PROCESSES = {  # variables that tell a process its global and its local rank
+    "torchrun": ("RANK", "LOCAL_RANK"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "SLURM": ("SLURM_PROCID", "SLURM_LOCALID"),
+}

@@ -12,11 +12,22 @@ from gloo import run_ranks
 from helpers import json_lines, run_cli
 from peer_data import packed_numbers
 
+from shardtool.reading import Dataset
+from shardtool.staging.folder import read_staged
 from shardtool.torch import ResumableLoader, ShardBatchSampler, ShardDataset, ShardStream
 
 EPOCHS, SAMPLES = 2, 512
 BATCH = 8
 WISH = ("--num-nodes", "2", "--local-world-size", "1", "--epochs", f"0:{EPOCHS}", "--seed", "5", "--batch-size", "8")
+
+
+def read_on_nodes(rank: int, world_size: int, folders: list[str], log: str, kind: str) -> None:
+    """As `read`, under what torchrun tells processes of two nodes of two ranks."""
+    node, local = divmod(rank, 2)
+    told = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": 2}
+    nodes = {"GROUP_RANK": node, "GROUP_WORLD_SIZE": 2}
+    os.environ.update({name: str(value) for name, value in {**told, **nodes}.items()})
+    read(rank, world_size, folders, log, kind)
 
 
 def read(rank: int, world_size: int, folders: list[str], log: str, kind: str) -> None:
@@ -49,3 +60,28 @@ def test_two_epochs_from_two_staged_targets_ask_the_source_for_nothing(tmp_path:
         assert len(staged) >= EPOCHS * SAMPLES // BATCH - 1
     shares = [len(list((Path(folder) / "data").iterdir())) for folder in folders]
     assert max(shares) < SAMPLES // 16, "each node has a part of the shards only"
+
+
+@pytest.mark.parametrize("kind", ["stream", "sampler"])
+def test_ranks_of_two_nodes_read_what_was_staged_there_and_all_of_it(tmp_path: Path, kind: str) -> None:
+    data = packed_numbers(tmp_path, SAMPLES, per_shard=16)
+    words = ("--num-nodes", "2", "--local-world-size", "2", "--epochs", "0:2", "--seed", "5", "--batch-size", "8")
+    folders = []
+    for node in range(2):
+        target = tmp_path / f"nvme{node}"
+        done = run_cli("stage", data, target, "--node-rank", str(node), *words, "--durability", "none", "-q")
+        assert done.code == 0, done.err
+        folders += [os.fspath(next(target.iterdir()))] * 2
+    os.rename(data, tmp_path / "gone")
+    run_ranks(4, tmp_path, read_on_nodes, folders, os.fspath(tmp_path / "read"), kind)
+    for node in range(2):
+        keys = {
+            key
+            for local in range(2)
+            for batch in json_lines(tmp_path / f"read-{2 * node + local}.jsonl")
+            for key in batch
+        }
+        with Dataset.open(os.fspath(tmp_path / "gone")) as dataset:
+            shards = {dataset.find(key.encode())[0] for key in keys}
+        assert shards == set(read_staged(folders[2 * node]).shards)  # type: ignore[union-attr]
+        assert len(shards) < SAMPLES // 16
