@@ -3,7 +3,8 @@
 The reader under ShardStream and ShardDataset, driven batch after batch, against webdataset on the same tar shards, the
 loose files in random order, and a bare sequential read of the shards; warm, and cold where the cache can be dropped.
 Where an environment has torch (`--torch PYTHON`, by default the one of scripts/test-peers), also ShardStream and
-ShardDataset themselves, through ResumableLoader without workers.
+ShardDataset themselves, through ResumableLoader without workers. Where one has mosaicml-streaming (`--mosaic PYTHON`),
+its StreamingDataset in its default shuffle and in order, over MDS shards of the same samples, against webdataset.
 """
 
 from __future__ import annotations
@@ -77,6 +78,18 @@ for name in names:
     count += 1
 print(count, size)
 """
+MOSAIC = """
+import torch
+operators = torch.library.Library("torchvision", "DEF")  # a CUDA build of torchvision beside a CPU torch lacks them
+for name in ("nms", "qnms"):
+    operators.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+from streaming import StreamingDataset
+data = StreamingDataset(local=path + "/data/train", batch_size=batch, shuffle=SHUFFLE)
+for sample in data:
+    count += 1
+    size += sum(len(value) for value in sample.values() if isinstance(value, (bytes, str)))
+print(count, size)
+"""
 SEQUENTIAL = """
 import os
 from pathlib import Path
@@ -101,7 +114,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "shardtool-bench")
     parser.add_argument("--only", choices=list(BARS), help="one data set")
     parser.add_argument("--warm", action="store_true", help="leave the cold runs out")
-    parser.add_argument("--torch", type=Path, default=peer_python(), help="a Python that has torch and shardtool")
+    parser.add_argument(
+        "--torch", type=Path, default=peer_python("torch"), help="a Python that has torch and shardtool"
+    )
+    parser.add_argument("--mosaic", type=Path, default=peer_python("mosaic"), help="one that has mosaicml-streaming")
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
     one, small = one_sample(chosen.work)
@@ -122,12 +138,16 @@ def main(arguments: list[str]) -> None:
             )
         else:
             say(f"  no torch at {chosen.torch}: scripts/test-peers torch makes it")
+        if chosen.mosaic.exists():
+            results[f"{name}-mosaic"] = compare(mosaic_sides(chosen, source, packed, one, small), rounds=chosen.rounds)
+        else:
+            say(f"  no mosaicml-streaming at {chosen.mosaic}: scripts/test-peers mosaic makes it")
     save("loader", {"environment": environment(), "batch": chosen.batch, "results": results})
 
 
-def peer_python() -> Path:
+def peer_python(name: str) -> Path:
     cache = Path(os.environ.get("SHARDTOOL_CACHE", Path.home() / ".cache" / "shardtool"))
-    return cache / "envs" / "torch" / "bin" / "python"
+    return cache / "envs" / name / "bin" / "python"
 
 
 def one_sample(work: Path) -> tuple[Path, Path]:
@@ -139,8 +159,9 @@ def one_sample(work: Path) -> tuple[Path, Path]:
     return one, small
 
 
-def pack(source: Path, packed: Path) -> None:
-    command = [*SHARDTOOL, "pack", str(source), str(packed), "-q", "--durability", "none", "--overwrite"]
+def pack(source: Path, packed: Path, shard_format: str = "tar") -> None:
+    options = ["-q", "--durability", "none", "--overwrite", "--format", shard_format]
+    command = [*SHARDTOOL, "pack", str(source), str(packed), *options]
     subprocess.run(command, check=True)
 
 
@@ -165,6 +186,18 @@ def torch_sides(python: Path, packed: Path, small: Path, batch: int) -> list[Sid
         side("ShardDataset", f"KIND = 'map'\n{TORCH}", places, batch, program),
         side("webdataset", WEBDATASET, places, batch, program),
     ]
+
+
+def mosaic_sides(chosen: argparse.Namespace, source: Path, packed: Path, one: Path, small: Path) -> list[Side]:
+    """Our reader over tar, and StreamingDataset over MDS of the same samples."""
+    mds, small_mds = packed.with_name(f"{packed.name}-mds"), small.with_name(f"{small.name}-mds")
+    pack(source, mds, "mds")
+    pack(one, small_mds, "mds")
+    python = str(chosen.mosaic)
+    sides = [side("shardtool", READER, (packed, small), chosen.batch)]
+    for name, shuffles in (("streaming", True), ("streaming in order", False)):
+        sides.append(side(name, f"SHUFFLE = {shuffles}\n{MOSAIC}", (mds, small_mds), chosen.batch, python))
+    return sides
 
 
 def report(result: dict[str, Any], bars: dict[str, float]) -> dict[str, Any]:

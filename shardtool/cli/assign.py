@@ -147,7 +147,8 @@ def _tell(
 ) -> None:
     from shardtool.assignment_files import assign_pieces, extents_of, head_document, reader_rows, reader_urls
 
-    extents, folder = extents_of(dataset), chosen["folder"]
+    folder = chosen["folder"]
+    extents = extents_of(dataset) if emit in ("json", "parquet", "urls") else None  # what asks for an index
     head = head_document(found, summary)
     if folder:
         names = _write(folder, dataset, found, head, ranks, emit, extents, chosen["expand"])
