@@ -109,7 +109,7 @@ def compare(sides: list[Side], *, rounds: int, is_cold: bool = False) -> dict[st
     for side in sides:  # one untimed run each warms what can be warmed
         if not is_cold:
             run_side(side, is_cold=False)
-    startup = {side.name: startup_of(side) for side in sides}
+    startup = {side.name: startup_of(side, min(rounds, 5)) for side in sides}
     runs: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
     for number in range(rounds):
         for side in sides if number % 2 == 0 else reversed(sides):
