@@ -46,7 +46,7 @@ class SplitShards:
     name: str
     places: Int64Array  # of each shard in the manifest
     counts: Int64Array  # samples
-    num_bytes: Int64Array  # of the shard files
+    num_bytes: Int64Array  # of the shard files as packed: the order must not change where they are decompressed
     others: tuple[str, ...] = ()  # splits that were not taken, though none was asked for
 
     @property
@@ -257,7 +257,7 @@ def split_shards(manifest: Manifest, name: str = "") -> SplitShards:
         taken,
         np.array([place for place, _ in rows], np.int64),
         np.array([shard.num_samples for _, shard in rows], np.int64),
-        np.array([shard.num_bytes for _, shard in rows], np.int64),
+        np.array([sum(file.num_bytes for file in shard.packed_files) for _, shard in rows], np.int64),
         () if name else tuple(other for other in names if other != taken),
     )
 

@@ -50,7 +50,8 @@ def dataset_identity(labels: FileRecord | None, shards: tuple[ManifestShard, ...
     """dataset_id: xxh3_128 over labels.json and each shard's names, samples, bytes and digests in order."""
     rows: list[Any] = [labels.xxh3_128 if labels else None]
     rows += [
-        [shard.split, shard.num_samples, [[r.path, r.num_bytes, r.xxh3_128] for r in shard.files]] for shard in shards
+        [shard.split, shard.num_samples, [[r.path, r.num_bytes, r.xxh3_128] for r in shard.packed_files]]
+        for shard in shards
     ]
     return digest_chunks([json.dumps(rows, separators=(",", ":")).encode()])
 
@@ -192,6 +193,8 @@ def _shard_document(shard: ManifestShard) -> dict[str, Any]:
     }
     if shard.raw_bytes:
         document |= {"raw_bytes": shard.raw_bytes, "raw_xxh3_128": shard.raw_xxh3_128}
+    if shard.packed is not None:
+        document["packed"] = file_document(shard.packed)
     return document
 
 
@@ -265,6 +268,7 @@ def _decode_shard(entry: dict[str, Any]) -> ManifestShard:
         payload_bytes=int(entry["payload_bytes"]),
         raw_bytes=int(entry.get("raw_bytes", 0)),
         raw_xxh3_128=str(entry.get("raw_xxh3_128", "")),
+        packed=_safe(file_record(entry["packed"])) if entry.get("packed") else None,
     )
 
 

@@ -271,6 +271,12 @@ class ManifestShard:
     payload_bytes: int
     raw_bytes: int = 0  # before compression; 0 where the shard is not compressed
     raw_xxh3_128: str = ""
+    packed: FileRecord | None = None  # the compressed file, where the first of `files` is what was made of it
+
+    @property
+    def packed_files(self) -> tuple[FileRecord, ...]:
+        """Its files as they were packed."""
+        return self.files if self.packed is None else (self.packed, *self.files[1:])
 
     @property
     def path(self) -> str:

@@ -27,6 +27,7 @@ from shardtool import columns
 from shardtool.errors import AccessDenied, CorruptShard, SourceNotFound
 from shardtool.formats import BYTES, ROWS, open_parts
 from shardtool.formats.frames import FrameCache
+from shardtool.formats.unpacked import fitted
 from shardtool.index_cache import load_index
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.staging.folder import read_staged
@@ -322,7 +323,7 @@ class Dataset:
             raise CorruptShard(f"{path} has no index", hint=hint, where=where)
         index_path = os.path.join(self.path, record.index.path)
         try:
-            index = load_index(self._home_of(record.index), record.index)
+            index = fitted(load_index(self._home_of(record.index), record.index), record)
         except OSError as error:
             message = f"{index_path} cannot be opened: {error.strerror or error}"
             raise CorruptShard(message, hint=self._why_missing(shard) or hint, where=where) from error

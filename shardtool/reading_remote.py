@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardtool.errors import AccessDenied, CorruptShard, PlanMismatch, SourceNotFound
 from shardtool.formats import BYTES, ROWS
+from shardtool.formats.unpacked import raw_path
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.reading import Dataset
 from shardtool.storage import open_place
@@ -76,6 +77,17 @@ class RemoteDataset(Dataset):
     def shard_path(self, shard: int) -> str:
         """Where shard k is read: a path in the cache folder, or else where the data set lies."""
         return self.local_path(shard) or self.place.shown(self.manifest.shards[shard].path)
+
+    def read_range(self, shard: int, offset: int, size: int) -> bytes:
+        """As `Dataset.read_range`; of a shard that the cache holds decompressed without that work."""
+        record = self.manifest.shards[shard]
+        if self.cache and record.raw_bytes:
+            path = os.path.join(self.cache, raw_path(record.path))
+            with suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), size, offset)
+                if len(data) == size:
+                    return data
+        return super().read_range(shard, offset, size)
 
     def local_path(self, shard: int) -> str:
         """Path of the shard in the cache folder; "" where it is not there, whole."""
@@ -250,7 +262,8 @@ def find_staged(folder: str, dataset_id: str) -> str:
                 where={"path": folder},
             )
         return folder
-    for path in glob.glob(os.path.join(glob.escape(folder), f"*-{dataset_id[:12]}")):
+    name = os.path.join(glob.escape(folder), f"*-{dataset_id[:12]}")
+    for path in (*glob.glob(name), *glob.glob(name + "-raw")):
         if os.path.exists(os.path.join(path, MANIFEST)):
             return path
     raise SourceNotFound(

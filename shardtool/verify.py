@@ -278,6 +278,8 @@ def _records(manifest: Manifest) -> Iterator[FileRecord]:
         yield from shard.files
         if shard.index is not None:
             yield shard.index
+        if shard.packed is not None:
+            yield shard.packed  # may lie here, too
     yield from manifest.side_files
 
 

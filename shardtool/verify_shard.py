@@ -21,6 +21,7 @@ from shardtool.errors import CorruptShard, ShardtoolError
 from shardtool.formats import BYTES, ROWS, Settings, get_format
 from shardtool.formats.frames import Frames
 from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES
+from shardtool.formats.unpacked import fitted
 from shardtool.hashing import BLOCK_BYTES, digest_chunks
 from shardtool.index_file import decode_index, extent_fault, open_index
 from shardtool.model import ShardRows
@@ -138,6 +139,7 @@ def _trusted_index(job: VerifyJob, report: ShardReport) -> ShardIndex | None:
     try:
         message, index = _read_index(open_place(job.out), wanted)
         if index is not None:
+            index = fitted(index, record)
             message = index_fault(index, record)
     except FileNotFoundError:
         message = "missing"
@@ -172,7 +174,7 @@ def index_fault(index: ShardIndex, record: ManifestShard) -> str:
         return f"{index.num_samples:,} samples where the manifest has {record.num_samples:,}"
     if int(index.part_bytes.sum()) != record.payload_bytes:
         return f"{int(index.part_bytes.sum()):,} bytes of payload where the manifest has {record.payload_bytes:,}"
-    if len(index.meta["blocks"]) != -(-file.num_bytes // BLOCK_BYTES):
+    if record.packed is None and len(index.meta["blocks"]) != -(-file.num_bytes // BLOCK_BYTES):
         return f"{len(index.meta['blocks'])} block digests for {file.num_bytes:,} bytes"
     return (
         _part_fault(index)
@@ -285,7 +287,12 @@ def _look_at_ends(job: VerifyJob, report: ShardReport, index: ShardIndex) -> Non
     """Both ends of the file, as far as names and sizes tell them: enough to notice a file of other content."""
     record, rows = job.shards[report.shard], rows_of(index)
     is_ours = index.meta["layout"] != FOREIGN_LAYOUT
-    first, last = format_of(index).ends(rows, member_names(rows)) if is_ours else (b"", bytes(TRAILER_BYTES))
+    if record.packed is None:
+        first, last = format_of(index).ends(rows, member_names(rows)) if is_ours else (b"", bytes(TRAILER_BYTES))
+    elif index.meta["format"] == "tar":
+        first, last = get_format("tar").ends(rows, member_names(rows))
+    else:
+        return  # what a raw shard looks like follows from settings of the compressed one: `is_deep` reads it
     offset = record.files[0].num_bytes - len(last)
     with open_stream(os.path.join(job.out, record.path)) as file:
         head, tail = file.pread(len(first), 0), file.pread(len(last), offset)
@@ -339,7 +346,7 @@ def _index_problem(
         return f"the digest of {_member(index, int(np.argmax(differing)))} is not that of its bytes"
     if bad_headers:
         return f"the header of {_member(index, bad_headers[0])} is another one in the shard"
-    if found.file.blocks() != index.block_digests:
+    if record.packed is None and found.file.blocks() != index.block_digests:
         return "its block digests are not those of the shard"
     if isinstance(found, FrameDigests) and (found.bad_frames or found.raw_xxh3_128 != record.raw_xxh3_128):
         return "its frames do not decompress to the bytes that were packed"

@@ -89,6 +89,8 @@ HOW = (
         help="Room for shards; what is read latest goes first, as training says how far it is.",
     ),
     _option("Running", "--reserve", type=SizeType(), metavar="SIZE", help="Room to leave free on DST. [default: none]"),
+    _flag("Running", "--decompress", text="Decompress shards on arrival: DST gets raw ones, read without that work."),
+    _flag("Running", "--keep-compressed", text="With --decompress: leave the compressed shards in DST, too."),
     _option(
         "Running",
         "-j",
@@ -201,6 +203,10 @@ def _request(output: Output, places: tuple[str, ...], chosen: dict[str, Any]) ->
         )
     if chosen["takes_all"] and chosen["shards"]:
         raise UsageProblem("--all and --shards contradict one another", hint="leave one out")
+    if chosen["keep_compressed"] and (not chosen["decompress"] or chosen["budget"]):
+        raise UsageProblem(
+            "--keep-compressed goes with --decompress, and not with --budget", hint="leave --keep-compressed out"
+        )
     select = "all" if chosen["takes_all"] else "list" if chosen["shards"] else "share"
     node = find_node(
         os.environ,
@@ -229,6 +235,7 @@ def _request(output: Output, places: tuple[str, ...], chosen: dict[str, Any]) ->
         page_cache=chosen["page_cache"],
         durable=chosen["durability"] == "full",
         ready_after=chosen["ready_after"] or 0,
+        decompress="keep" if chosen["keep_compressed"] else "drop" if chosen["decompress"] else "",
         launcher=os.getppid(),
     )
 

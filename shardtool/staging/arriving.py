@@ -43,6 +43,7 @@ class CopyOptions:
     throttle: Throttle
     durable: bool
     keep_cache: bool
+    decompress: str = ""  # `drop` or `keep` what is compressed at the source
 
 
 @dataclass
@@ -181,20 +182,22 @@ class Arrival:
         if self.digests is None and digest_of(self.part) != self.record.xxh3_128:
             self._start_over()
             return False
-        options = self.route.options
-        with write_errors(self.final):
-            if options.durable or not options.keep_cache:
-                os.fdatasync(self._fd)
-            if not options.keep_cache:
-                forget(self._fd)
-            os.makedirs(os.path.dirname(self.final), exist_ok=True)
-            os.rename(self.part, self.final)
-            if options.durable:
-                sync_folder(os.path.dirname(self.final))
+        give_name(self._fd, self.part, self.final, self.route.options)
         self.route.vouch(self.record)
         self._journal.remove()
         self.close()
         return True
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Bytes of what has arrived."""
+        return os.pread(self._fd, size, offset)
+
+    def discard(self) -> None:
+        """Remove it: it has served its purpose."""
+        with write_errors(self.part):
+            os.unlink(self.part)
+        self._journal.remove()
+        self.close()
 
     def _start_over(self) -> None:
         self._wholes += 1
@@ -215,6 +218,19 @@ class Arrival:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def give_name(fd: int, part: str, final: str, options: CopyOptions) -> None:
+    """Put a complete and verified file where readers look for it."""
+    with write_errors(final):
+        if options.durable or not options.keep_cache:
+            os.fdatasync(fd)
+        if not options.keep_cache:
+            forget(fd)
+        os.makedirs(os.path.dirname(final), exist_ok=True)
+        os.rename(part, final)
+        if options.durable:
+            sync_folder(os.path.dirname(final))
 
 
 def num_blocks(record: FileRecord) -> int:

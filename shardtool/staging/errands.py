@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from shardtool.assignment import assign
 from shardtool.errors import DestinationError, FormatError, SourceNotFound, UsageProblem
-from shardtool.manifest import MANIFEST, decode_manifest
+from shardtool.formats.unpacked import decompressed
+from shardtool.manifest import MANIFEST, decode_manifest, encode_manifest
 from shardtool.staging.folder import Target, target_in
 from shardtool.staging.share import Share, node_share, parse_ranges, socket_of
 from shardtool.units import format_bytes
 
 if TYPE_CHECKING:
     from shardtool.manifest import Manifest, ManifestShard
+    from shardtool.model import FileRecord
     from shardtool.staging.request import StageRequest
     from shardtool.storage.base import Place
 
@@ -27,6 +29,7 @@ class Errand:
     manifest: Manifest
     manifest_data: bytes
     share: Share
+    decompress: str = ""  # `drop` or `keep`, where shards are decompressed on arrival
 
     def records(self) -> list[ManifestShard]:
         """Its shards, in the order to fetch."""
@@ -36,9 +39,13 @@ class Errand:
         """The first shards of each of its ranks."""
         return [self.manifest.shards[shard] for shard in self.share.first(count)]
 
+    def fetched_files(self, record: ManifestShard) -> tuple[FileRecord, ...]:
+        """The files of a shard as the source has them."""
+        return record.packed_files if self.decompress else record.files
+
     @property
     def num_bytes(self) -> int:
-        """Bytes of its shards."""
+        """Bytes of its shards, as they lie in the folder."""
         return sum(record.num_bytes for record in self.records())
 
 
@@ -54,10 +61,14 @@ def errands_of(place: Place, request: StageRequest) -> list[Errand]:
     data = _read_manifest(place)
     manifest = _decoded(place, data)
     share = share_of(manifest, request)
+    is_raw = bool(request.decompress) and any(shard.raw_bytes for shard in manifest.shards)
+    if is_raw:
+        manifest = replace(manifest, compression="none", shards=tuple(map(decompressed, manifest.shards)))
+        data = encode_manifest(manifest)
     name = os.path.basename(place.url.rstrip("/")) or "dataset"
     if place.is_local:
         name = os.path.basename(os.path.abspath(place.url)) or "dataset"
-    targets = [target_in(parent, name, manifest.dataset_id) for parent in request.targets]
+    targets = [target_in(parent, name, manifest.dataset_id, is_decompressed=is_raw) for parent in request.targets]
     for target in targets:
         _check_apart(place, target)
     if len({os.path.realpath(target.path) for target in targets}) < len(targets):
@@ -66,7 +77,8 @@ def errands_of(place: Place, request: StageRequest) -> list[Errand]:
     errands = []
     for number, target in enumerate(targets):
         mine = [rank for rank in ranks if socket_of(rank, len(ranks), len(targets)) == number]
-        errands.append(Errand(target, manifest, data, share.of_ranks(mine) if len(targets) > 1 else share))
+        part = share.of_ranks(mine) if len(targets) > 1 else share
+        errands.append(Errand(target, manifest, data, part, request.decompress if is_raw else ""))
     for errand in errands:
         _check_budget(errand, request)
     return errands

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "shardtool/staged/1"
 STAGED, STATE = "staged.json", ".stage"
+RAW = "-raw"  # ends the name of a folder whose shards were decompressed
 ID_DIGITS = 12  # of the dataset_id in the folder's name
 MAX_SHARDS = 1 << 24  # far above any data set; keeps a damaged staged.json from filling memory
 _TAG = "stage"
@@ -75,9 +76,9 @@ class Target:
         return os.path.join(self.parts, path + ".blocks")
 
 
-def target_in(parent: str, name: str, dataset_id: str) -> Target:
-    """The folder of a data set below `parent`; versions of one name never share one."""
-    return Target(os.path.join(parent, f"{name}-{dataset_id[:ID_DIGITS]}"))
+def target_in(parent: str, name: str, dataset_id: str, *, is_decompressed: bool = False) -> Target:
+    """The folder of a data set below `parent`; versions and forms of one name never share one."""
+    return Target(os.path.join(parent, f"{name}-{dataset_id[:ID_DIGITS]}{RAW if is_decompressed else ''}"))
 
 
 def make_folders(target: Target) -> None:
@@ -117,6 +118,7 @@ class Staged:
     source: str
     shards: tuple[int, ...]  # by their place in the manifest
     is_window: bool = False  # with a budget, shards come and go
+    is_decompressed: bool = False  # compressed shards were made raw; the manifest here names both
 
 
 def write_staged(target: Target, staged: Staged, *, durable: bool) -> None:
@@ -127,6 +129,7 @@ def write_staged(target: Target, staged: Staged, *, durable: bool) -> None:
         "source": staged.source,
         "shards": join_ranges(staged.shards),
         "is_window": staged.is_window,
+        "is_decompressed": staged.is_decompressed,
     }
     data = (json.dumps(document, indent=1) + "\n").encode()
     put_file(target.path, STAGED, data, tag=_TAG, durable=durable)
@@ -146,7 +149,8 @@ def read_staged(folder: str) -> Staged | None:
             raise ValueError(f"schema {document['schema']!r}")
         text = document["shards"]
         shards = parse_ranges(text, MAX_SHARDS) if text else ()
-        return Staged(document["dataset_id"], document["source"], shards, bool(document["is_window"]))
+        flags = bool(document["is_window"]), bool(document.get("is_decompressed"))
+        return Staged(document["dataset_id"], document["source"], shards, *flags)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (KeyError, TypeError, ValueError) as error:

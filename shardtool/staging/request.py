@@ -29,6 +29,7 @@ class StageRequest:
         budget: bytes that shards may take at a time; 0 is no limit.
         reserve: bytes to leave free on the target.
         ready_after: shards of each rank after which the caller goes on; 0 waits for all.
+        decompress: `drop` puts raw shards in place of compressed ones, `keep` leaves those there, too; "" copies as is.
         launcher: process that a copy in the background works for; with a budget it ends with it.
     """
 
@@ -47,6 +48,7 @@ class StageRequest:
     page_cache: str = "auto"
     durable: bool = True
     ready_after: int = 0
+    decompress: str = ""
     launcher: int = 0
 
 
@@ -109,7 +111,8 @@ class StagePlan:
     dataset_id: str
     num_shards: int
     num_bytes: int
-    missing_bytes: int
+    missing_bytes: int  # to fetch, as they lie at the source
+    here_bytes: int
     requests: int
     free_bytes: int
     seconds: float  # estimated, from one block that was read

@@ -125,7 +125,7 @@ def evict(route: Route, record: ManifestShard) -> bool:
     """Remove a shard's files, where stage copied them, nobody holds them, and the source still has them."""
     if not all(map(route.table.holds, record.files)):
         return False
-    for file in record.files:
+    for file in record.packed_files if route.options.decompress else record.files:
         with source_errors(route.place, file.path):
             if route.place.stat(file.path).num_bytes != file.num_bytes:
                 return False

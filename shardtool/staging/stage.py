@@ -106,7 +106,10 @@ def introduce(place: Place, request: StageRequest, errands: list[Errand], say: S
             say.warn(warning)
         shards = f"{len(errand.share.shards):,} of {plural(len(manifest.shards), 'shard')}"
         where = f" for {errand.target.path}" if len(errands) > 1 else ""
-        say.step("stage", f"{who}{shards}   {format_bytes(errand.num_bytes)}{where}")
+        form = " decompressed" if errand.decompress else ""
+        say.step("stage", f"{who}{shards}   {format_bytes(errand.num_bytes)}{form}{where}")
+    if request.decompress and not errands[0].decompress:
+        say.warn(f"--decompress changes nothing: the shards of {place.url} are not compressed as wholes")
     count, num_bytes = later_shards(manifest, request)
     if count:
         last = request.epochs[1]
@@ -166,7 +169,7 @@ def _copy_all(route: Route, errand: Errand, request: StageRequest, advance: Adva
 
 def _prepare(route: Route, errand: Errand, request: StageRequest, missing: Sequence[ManifestShard]) -> None:
     """Reserve room, then write what makes the folder a data set, and declare what is meant to be in it."""
-    reserve(errand.target, missing, request.reserve)
+    reserve(errand.target, missing, request.reserve, passing_bytes(errand, missing, request.jobs))
     manifest, target, durable = errand.manifest, errand.target, request.durable
     for record in (*([manifest.labels] if manifest.labels else []), *manifest.side_files):
         if not route.table.holds(record):
@@ -176,7 +179,13 @@ def _prepare(route: Route, errand: Errand, request: StageRequest, missing: Seque
     shards = {*errand.share.shards, *(before.shards if before else ())}
     write_staged(
         target,
-        Staged(manifest.dataset_id, _source(route.place), tuple(sorted(shards)), _is_window(errand, request)),
+        Staged(
+            manifest.dataset_id,
+            _source(route.place),
+            tuple(sorted(shards)),
+            _is_window(errand, request),
+            any(record.packed is not None for record in manifest.shards),
+        ),
         durable=durable,
     )
     if not _has(target.final(MANIFEST), errand.manifest_data):
@@ -248,17 +257,30 @@ def check_foreseeable(errand: Errand, request: StageRequest) -> None:
     if _is_window(errand, request):
         present = sum(record.num_bytes for record in errand.records()) - sum(r.num_bytes for r in missing)
         num_bytes = max(0, min(needed.num_bytes, request.budget - present))
+    num_bytes += passing_bytes(errand, missing, request.jobs)
     check_room(errand.target.path, num_bytes, needed.num_files, request.reserve)
 
 
-def reserve(target: Target, missing: Sequence[ManifestShard], keep_free: int) -> None:
+def passing_bytes(errand: Errand, missing: Sequence[ManifestShard], jobs: int) -> int:
+    """Room for compressed shards: for all that are kept, else for those on their way at a time."""
+    sizes = sorted((record.packed.num_bytes for record in missing if record.packed is not None), reverse=True)
+    return sum(sizes if errand.decompress == "keep" else sizes[: jobs + 1]) if errand.decompress else 0
+
+
+def reserve(target: Target, missing: Sequence[ManifestShard], keep_free: int, passing: int = 0) -> None:
     """Give every part its room now, so that the copy cannot run out of it later.
+
+    Args:
+        target: the folder.
+        missing: shards to come.
+        keep_free: bytes that must be left.
+        passing: bytes of what comes beside them, looked for but not reserved.
 
     Raises:
         NoSpace: there is not enough; what was reserved here is given back.
     """
     needed = _needed(target, missing)
-    check_room(target.path, needed.num_bytes, needed.num_files, keep_free)
+    check_room(target.path, needed.num_bytes + passing, needed.num_files, keep_free)
     made: list[str] = []
     try:
         for record in missing:
@@ -289,4 +311,5 @@ def _options(errand: Errand, request: StageRequest) -> CopyOptions:
         raise UsageProblem(f"--jobs {request.jobs}", hint="give 1 or more")
     is_small = errand.num_bytes < available_memory() // 2
     keeps = request.page_cache == "keep" or (request.page_cache == "auto" and is_small)
-    return CopyOptions(request.jobs, Throttle(request.bytes_per_s), request.durable, keeps)
+    throttle = Throttle(request.bytes_per_s)
+    return CopyOptions(request.jobs, throttle, request.durable, keeps, errand.decompress)

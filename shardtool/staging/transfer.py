@@ -16,6 +16,7 @@ from shardtool.errors import CorruptShard
 from shardtool.hashing import BLOCK_BYTES, digest_chunks
 from shardtool.index_file import read_index_meta
 from shardtool.staging.arriving import CACHED_BYTES, TRIES, Arrival, is_sound, num_blocks, source_errors
+from shardtool.staging.unpacking import unpack
 from shardtool.storage.local import put_file
 
 if TYPE_CHECKING:
@@ -120,11 +121,29 @@ class Copier:
         def run(_: memoryview) -> None:
             """Fetch the index, take over what is there, queue the rest."""
             shard = _Shard(record)
-            digests = None if record.index is None else _block_digests(self._route, record)
+            is_packed = bool(self._route.options.decompress) and record.packed is not None
+            is_copy = record.index is not None and (is_packed or record.packed is None)
+            digests = _block_digests(self._route, record) if is_copy else None
+            if record.index is not None and not is_copy:
+                _bring_index(self._route, record)
             for place, file in enumerate(record.files):
-                self._open_file(shard, file, digests if place == 0 else None)
+                if place == 0 and is_packed and digests is not None:
+                    self._open_packed(shard, digests)
+                else:
+                    self._open_file(shard, file, digests if place == 0 else None)
 
         return run
+
+    def _open_packed(self, shard: _Shard, digests: list[int]) -> None:
+        """Fetch the compressed file, unless the raw one is here."""
+        route, raw, packed = self._route, shard.record.files[0], shard.record.packed
+        assert packed is not None
+        if route.table.holds(raw) or is_sound(route.target.final(raw.path), raw, None):
+            route.vouch(raw)
+            route.count(reused=raw.num_bytes)
+            self._arrived(shard, raw.num_bytes)
+        else:
+            self._begin(shard, Arrival(route, packed, digests))
 
     def _open_file(self, shard: _Shard, record: FileRecord, digests: list[int] | None) -> None:
         route = self._route
@@ -133,7 +152,10 @@ class Copier:
             route.count(reused=record.num_bytes)
             self._arrived(shard, record.num_bytes)
             return
-        arrival = Arrival(route, record, digests)
+        self._begin(shard, Arrival(route, record, digests))
+
+    def _begin(self, shard: _Shard, arrival: Arrival) -> None:
+        record = arrival.record
         with self._changed:
             self._open.add(arrival)
         missing = sorted(arrival.missing)
@@ -161,13 +183,17 @@ class Copier:
         return run
 
     def _publish(self, shard: _Shard, arrival: Arrival) -> None:
-        if not arrival.publish():
+        missing = 0
+        if arrival.record is shard.record.packed:
+            unpack(arrival, shard.record)
+            missing = shard.record.files[0].num_bytes - arrival.record.num_bytes
+        elif not arrival.publish():
             self._tell(0, -arrival.record.num_bytes)
             self._queue(shard, arrival)
             return
         with self._changed:
             self._open.discard(arrival)
-        self._arrived(shard, 0)
+        self._arrived(shard, missing)
 
     def _arrived(self, shard: _Shard, num_bytes: int) -> None:
         """One more file of the shard is there."""
@@ -185,7 +211,8 @@ def buffer_bytes(route: Route, shards: Sequence[ManifestShard]) -> int:
     """Memory that a thread needs: the largest block, or what is copied of a local source at a time."""
     if route.place.is_local:
         return CACHED_BYTES
-    return min(BLOCK_BYTES, max((record.num_bytes for shard in shards for record in shard.files), default=0))
+    files = [file for shard in shards for file in (*shard.files, *shard.packed_files)]
+    return min(BLOCK_BYTES, max((file.num_bytes for file in files), default=0))
 
 
 class _Shard:
@@ -201,14 +228,10 @@ def _block_digests(route: Route, shard: ManifestShard) -> list[int]:
     Raises:
         CorruptShard: the index has not its digest, or is of another file.
     """
-    record, file = shard.index, shard.files[0]
+    record, file = shard.index, shard.packed_files[0]
     assert record is not None
-    path = route.target.final(record.path)
-    if not route.table.holds(record):
-        if not is_sound(path, record, None):
-            bring_small(route, record)
-        route.vouch(record)
-    meta = read_index_meta(path)
+    _bring_index(route, shard)
+    meta = read_index_meta(route.target.final(record.path))
     stated, digests = meta["shard"], [int(digest, 16) for digest in meta["blocks"]]
     is_its = (stated["path"], stated["xxh3_128"]) == (file.path, file.xxh3_128)
     if not is_its or len(digests) != num_blocks(file):
@@ -219,6 +242,14 @@ def _block_digests(route: Route, shard: ManifestShard) -> list[int]:
             where={"path": shown},
         )
     return digests
+
+
+def _bring_index(route: Route, shard: ManifestShard) -> None:
+    record = shard.index
+    if record is not None and not route.table.holds(record):
+        if not is_sound(route.target.final(record.path), record, None):
+            bring_small(route, record)
+        route.vouch(record)
 
 
 def bring_small(route: Route, record: FileRecord) -> None:
