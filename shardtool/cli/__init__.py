@@ -27,7 +27,7 @@ COMMANDS: dict[str, Entry] = {
     "plan": Entry("plan", "Pack", "decide shards, sizes and order; pack --dry-run shows the same"),
     "pack": Entry("pack", "Pack", "many small files -> few big shuffled, indexed shards"),
     "index": Entry("index", "Pack", "publish the manifest; rebuild a lost index"),
-    "convert": Entry("convert", "Pack", "shards, archives, tables -> shards of another format, size or order"),
+    "convert": Entry("convert", "Pack", "data sets, archives, tables -> other shards"),
     "merge": Entry("merge", "Pack", "many .bin/.idx pairs -> one, or pairs of a wanted size"),
     "verify": Entry("verify", "Check", "is it whole, and with --deep, is it undamaged"),
     "status": Entry("status", "Check", "how far a run is, how fast, and what failed"),

@@ -24,7 +24,7 @@ from shardtool.cli.s3_options import s3_options
     examples=(
         "shardtool convert out/ parquet/ --format parquet",
         "shardtool convert 'old/train-{000..099}.tar' new/ --shard-size 1GiB --seed 7",
-        "shardtool convert data.jsonl.gz photos.zip out/ --include '*.jpg' --split train=0.9,validation=0.1",
+        "shardtool convert rows.jsonl.gz photos.zip out/ --split train=0.9,test=0.1",
     ),
     exit_codes=(3, 4, 5, 6, 7, 8),
 )
