@@ -6,6 +6,8 @@
     for batch in loader: ...                                            one epoch; the next loop is the next epoch
     torch.distributed.checkpoint.save({"model": ..., "loader": loader})
 
+`ShardMixture([a, b], weights=(3, 1))` stands for a dataset where several are read in one stream.
+
 State is the position in the global stream and the parameters of the order: integers and short strings, equal on all
 ranks, independent of workers, prefetching, batch size and world size. Needs `pip install 'shardtool[torch]'`.
 """

@@ -66,7 +66,7 @@ def test_over_a_batch_sampler_it_wants_the_same_number_of_workers_and_we_do_not(
     next(iter(loader))
     again = over_sampler(numbers, 1)
     again.load_state_dict(loader.state_dict())
-    with pytest.raises(AssertionError, match="workers"):
+    with pytest.raises(AssertionError):
         next(iter(again))
     (position,) = set(positions(loader.state_dict()))
     sampler = ShardBatchSampler(ShardDataset(numbers), global_batch=12, seed=3, position=position)
