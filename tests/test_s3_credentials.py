@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
+import botocore.session
 import pytest
 
 from shardtool.errors import AccessDenied, RemoteError
 from shardtool.storage.s3.boto import operation_of
 from shardtool.storage.s3.client import S3Client
-from shardtool.storage.s3.credentials import CredentialChain
+from shardtool.storage.s3.credentials import CredentialChain, credentials_in
 from shardtool.storage.s3.engines import engine_for
 from shardtool.storage.s3.exchange import Request
 from shardtool.storage.s3.retry import Pace
 from shardtool.storage.s3.settings import S3Settings
+from shardtool.storage.s3.signing import Credentials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +78,47 @@ def test_settings_come_before_the_profile(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("AWS_PROFILE", "lab")
     chain = CredentialChain(S3Settings(endpoint_url="http://mine:1", region="here-1"))
     assert (chain.region(), chain.endpoint_url()) == ("here-1", "http://mine:1")
+
+
+def test_keys_in_the_environment_are_those_that_botocore_takes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(home, "default", "FILE")
+    for names in (
+        {},
+        {"AWS_SESSION_TOKEN": "t"},
+        {"AWS_SECURITY_TOKEN": "s"},
+        {"AWS_SECURITY_TOKEN": "s", "AWS_SESSION_TOKEN": "t"},
+        {"AWS_PROFILE": "lab"},
+    ):
+        for name in ("AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_PROFILE"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "secret", **names}.items():
+            monkeypatch.setenv(name, value)
+        oracle = botocore.session.Session().get_credentials().get_frozen_credentials()
+        found = credentials_in(os.environ)
+        assert found == Credentials(oracle.access_key, oracle.secret_key, oracle.token or "")
+        assert CredentialChain(S3Settings()).current() == found
+
+
+@pytest.mark.parametrize("missing", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_half_a_pair_of_keys_is_left_to_botocore(missing: str) -> None:
+    whole = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
+    assert credentials_in({name: value for name, value in whole.items() if name != missing}) is None
+    assert credentials_in({**whole, "AWS_CREDENTIAL_EXPIRATION": "2030-01-01T00:00:00Z"}) is None
+
+
+def test_a_request_with_keys_from_the_environment_imports_no_botocore(home: Path) -> None:
+    code = """
+import sys
+from shardtool.storage.s3.credentials import CredentialChain
+from shardtool.storage.s3.settings import S3Settings
+chain = CredentialChain(S3Settings())
+print(chain.current().access_key, chain.region(), chain.endpoint_url() == "", "botocore" in sys.modules)
+"""
+    keys = {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_CONFIG_FILE": os.devnull}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **keys}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["ENV", "us-east-1", "True", "False"]
 
 
 def test_no_credentials_is_an_error_that_says_how_to_give_some() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from shardtool.storage.s3.address import Address
 from shardtool.storage.s3.connections import Connections
-from shardtool.storage.s3.exchange import Broken, Response
+from shardtool.storage.s3.exchange import Broken, NotTaken, Pieces, Response
 from shardtool.storage.s3.settings import S3Settings
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def serve(server: socket.socket, answers: tuple[list[bytes], ...], asked: list[b
                     connection.sendall(packet)
 
 
-def ask(address: Address, into: bytearray | None = None, method: str = "GET", body: bytes = b"") -> Response:
+def ask(address: Address, into: bytearray | Pieces | None = None, method: str = "GET", body: bytes = b"") -> Response:
     connections = Connections(QUICK)
-    view = None if into is None else memoryview(into)
+    view = memoryview(into) if isinstance(into, bytearray) else into
     try:
         return connections.exchange(address, method, "/bucket/key", {"host": "h"}, body, view)
     finally:
@@ -153,3 +153,40 @@ def test_nobody_listening_is_broken() -> None:
         port = server.getsockname()[1]
     with pytest.raises(Broken, match="refused"):
         ask(Address(False, f"127.0.0.1:{port}", ""))
+
+
+@given(
+    st.binary(min_size=1, max_size=300), st.lists(st.integers(0, 400), max_size=6), st.integers(1, 64), st.booleans()
+)
+@settings(max_examples=40, deadline=None)
+def test_pieces_are_what_a_buffer_would_hold(data: bytes, places: list[int], piece: int, is_chunked: bool) -> None:
+    head = b"transfer-encoding: chunked" if is_chunked else b"content-length: %d" % len(data)
+    body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if is_chunked else data
+    answer = b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n" + body
+    got = bytearray()
+
+    def take(view: memoryview, start: int) -> None:
+        assert start == len(got)
+        got.extend(view)
+
+    with says(cut(answer, places)) as (address, _):
+        response = ask(address, Pieces(memoryview(bytearray(piece)), len(data), take))
+    assert (response.num_bytes, bytes(got)) == (len(data), data)
+
+
+def test_who_cannot_take_a_piece_is_no_trouble_of_the_connection() -> None:
+    def take(view: memoryview, start: int) -> None:
+        raise OSError("full")
+
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nbody"
+    with says([answer]) as (address, _), pytest.raises(NotTaken) as raised:
+        ask(address, Pieces(memoryview(bytearray(2)), 4, take))
+    assert str(raised.value.error) == "full"
+
+
+def test_the_rest_of_pieces_begins_where_it_was_cut() -> None:
+    starts: list[tuple[bytes, int]] = []
+    whole = Pieces(memoryview(bytearray(b"abcd")), 100, lambda view, start: starts.append((bytes(view), start)))
+    rest = whole[30:][20:]
+    rest.hand_on(2, 5)
+    assert (len(whole), len(rest), starts) == (100, 50, [(b"ab", 55)])

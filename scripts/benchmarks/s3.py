@@ -84,8 +84,9 @@ out = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 place, local = S3Place("s3://bucket"), threading.local()
 def copy(at):
     if not hasattr(local, "view"):
-        local.view = memoryview(bytearray(piece))
-    return os.pwrite(out, local.view[: place.read_into(key, at, local.view[: min(piece, size - at)])], at)
+        local.view = memoryview(bytearray(1 << 20))
+    write = lambda data, start: os.pwrite(out, data, at + start)
+    return place.read_through(key, at, min(piece, size - at), write, local.view)
 with ThreadPoolExecutor(8) as pool:
     assert sum(pool.map(copy, range(0, size, piece))) == size
 """

@@ -24,7 +24,7 @@ from shardtool.staging.journal import Journal
 from shardtool.storage.local import sync_folder, write_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from shardtool.model import FileRecord
     from shardtool.staging.folder import Target, VerifiedTable
@@ -150,6 +150,9 @@ class Arrival:
     def _move(self, offset: int, size: int, buffer: memoryview) -> tuple[int, int]:
         """(bytes, digest) of what was read and written; it counts only once it was compared."""
         place, path, done, digest = self.route.place, self.record.path, 0, xxhash.xxh3_64()
+        read_through = getattr(place, "read_through", None)
+        if read_through is not None:
+            return self._stream(read_through, offset, size, buffer)
         while done < size:
             view = buffer[: size - done]
             with source_errors(place, path):
@@ -162,6 +165,23 @@ class Arrival:
             if count < len(view):
                 break
         return done, digest.intdigest()
+
+    def _stream(self, read_through: Callable[..., int], offset: int, size: int, buffer: memoryview) -> tuple[int, int]:
+        """As `_move`, of a place that hands on bytes as they come."""
+        digest, seen, is_in_order = xxhash.xxh3_64(), 0, True
+
+        def take(piece: memoryview, start: int) -> None:
+            nonlocal seen, is_in_order
+            is_in_order = is_in_order and start == seen
+            seen = start + len(piece)
+            digest.update(piece)
+            write_at(self._fd, piece, offset + start, self.part)
+
+        with source_errors(self.route.place, self.record.path):
+            count = read_through(self.record.path, offset, size, take, buffer, version=self._version)
+        if is_in_order:
+            return count, digest.intdigest()
+        return count, _digest(os.pread(self._fd, size, offset))  # some came twice: what counts is what was written
 
     def _bad_block(self, block: int, offset: int, size: int, found: str) -> CorruptShard:
         wanted = f"digest {self.digests[block]:016x}" if self.digests is not None else f"{size:,} bytes"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from fault_proxy import Fault, FaultProxy
 
-from shardtool.errors import AccessDenied, DestinationError, RemoteError, SourceChanged
+from shardtool.errors import AccessDenied, DestinationError, NoSpace, RemoteError, SourceChanged
 from shardtool.storage.s3.client import S3Client, forget_clients
 from shardtool.storage.s3.journal import open_uploads
 from shardtool.storage.s3.place import S3Place
@@ -97,6 +97,36 @@ def test_a_body_that_breaks_goes_on_at_the_byte_where_it_broke(wire: Wire, engin
     assert (0 if kind == "reset" else 1000) < resumed <= 2_001_000  # a reset may take back what was not read yet
     assert bool(second.if_match) == (resumed > 1000)
     assert len(wire.clock.slept) == 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bytes_that_are_handed_on_survive_breaks_as_those_in_a_buffer_do(
+    wire: Wire, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = S3Place(f"s3://{wire.bucket.name}")
+    client = wire.client(engine)
+    monkeypatch.setattr(S3Place, "client", client)
+    wire.proxy.add("GET", Fault("close", at=1_200_000), times=2)
+    got = bytearray(len(BODY))
+
+    def take(piece: memoryview, start: int) -> None:
+        got[start : start + len(piece)] = piece
+
+    buffer = memoryview(bytearray(len(BODY)))
+    assert place.read_through("one", 1000, len(BODY) - 1000, take, buffer) == len(BODY) - 1000
+    assert bytes(got[: len(BODY) - 1000]) == BODY[1000:]
+    assert wire.proxy.count("GET") == 3
+    assert place.read_through("one", len(BODY) + 5, 10, take, buffer) == 0
+
+
+def test_a_disk_that_is_full_ends_a_transfer_at_once(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(piece: memoryview, start: int) -> None:
+        raise NoSpace("full")
+
+    monkeypatch.setattr(S3Place, "client", wire.client())
+    with pytest.raises(NoSpace):
+        S3Place(f"s3://{wire.bucket.name}").read_through("one", 0, len(BODY), take, memoryview(bytearray(MIB)))
+    assert wire.proxy.count("GET") == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)

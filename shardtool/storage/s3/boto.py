@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import AccessDenied
 from shardtool.storage.s3.credentials import EXPIRED, HINT, CredentialChain
-from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Response
+from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Pieces, Response
 from shardtool.storage.s3.watch import SpeedWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.storage.s3.exchange import Request
+    from shardtool.storage.s3.exchange import Into, Request
     from shardtool.storage.s3.settings import S3Settings
 
 MAX_CONNECTIONS = 256
@@ -76,8 +76,9 @@ class Boto3Engine:
         self._lock = threading.Lock()
         self._now = threading.local()
 
-    def exchange(self, request: Request, into: memoryview | None = None) -> Response:
+    def exchange(self, request: Request, into: Into | None = None) -> Response:
         """One attempt; see Engine."""
+        assert not isinstance(into, Pieces), "only the engine built in takes pieces"
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
         operation, parameters = operation_of(request)

@@ -24,7 +24,7 @@ from shardtool.units import plural
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from shardtool.storage.s3.exchange import Engine, Key, Query
+    from shardtool.storage.s3.exchange import Engine, Into, Key, Query
     from shardtool.storage.s3.settings import S3Settings
 
 ATTEMPTS_ON_LEAVING = 2
@@ -62,7 +62,7 @@ class S3Client:
         query: Query = (),
         headers: Mapping[str, str] | None = None,
         body: bytes | memoryview = b"",
-        into: memoryview | None = None,
+        into: Into | None = None,
         allow: Collection[int] = (),
     ) -> Response:
         """The answer of the store, after as many attempts as it takes.

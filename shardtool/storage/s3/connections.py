@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shardtool.storage.s3.exchange import UNKNOWN_HOST, UNTRUSTED, Broken, Response
+from shardtool.storage.s3.exchange import UNKNOWN_HOST, UNTRUSTED, Broken, NotTaken, Pieces, Response
 from shardtool.storage.s3.settings import READ_BYTES
 from shardtool.storage.s3.watch import SpeedWatch
 from shardtool.storage.s3.wire import Wire
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shardtool.storage.s3.address import Address
+    from shardtool.storage.s3.exchange import Into
     from shardtool.storage.s3.settings import S3Settings
 
 MAX_CHUNKED_BYTES = 64 << 20  # of a body whose size was not told: lists and errors are far smaller
@@ -49,7 +50,7 @@ class Connections:
         target: str,
         headers: Mapping[str, str],
         body: bytes | memoryview,
-        into: memoryview | None,
+        into: Into | None,
     ) -> Response:
         """One request and its whole answer.
 
@@ -87,7 +88,7 @@ class Connections:
         except OSError as error:
             raise _broken(error) from error
 
-    def _receive(self, wire: Wire, head: Response, into: memoryview | None) -> Response:
+    def _receive(self, wire: Wire, head: Response, into: Into | None) -> Response:
         body = _Body(wire, self.settings.stall_s)
         is_long = wire.length is None or wire.length > READ_BYTES
         try:
@@ -103,6 +104,9 @@ class Connections:
         except OSError as error:
             wire.close()
             raise _broken(error, body.received if into is not None else 0, head) from error
+        except NotTaken:
+            wire.close()
+            raise
         return Response(head.status, head.headers, data, body.received)
 
 
@@ -114,10 +118,15 @@ class _Body:
         self._wire = wire
         self._watch = SpeedWatch(stall_s)
 
-    def fill(self, view: memoryview) -> int:
-        """Bytes put into `view`: as many as there are, or as fit."""
-        while self.received < len(view):
-            count = self._wire.read_into(view[self.received : self.received + READ_BYTES])
+    def fill(self, into: Into) -> int:
+        """Bytes put into `into`: as many as there are, or as fit."""
+        while self.received < len(into):
+            if isinstance(into, Pieces):
+                count = self._wire.read_into(into.buffer[: len(into) - self.received])
+                if count:
+                    into.hand_on(count, self.received)
+            else:
+                count = self._wire.read_into(into[self.received : self.received + READ_BYTES])
             if count == 0:
                 break
             self.received += count

@@ -12,7 +12,7 @@ from shardtool.storage.s3.answers import changed
 from shardtool.storage.s3.exchange import if_match
 
 if TYPE_CHECKING:
-    from shardtool.storage.s3.exchange import Broken, Request, Response
+    from shardtool.storage.s3.exchange import Broken, Into, Request, Response
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
@@ -21,7 +21,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 class Download:
     """The state of one request between its attempts. Without a buffer every attempt starts anew."""
 
-    def __init__(self, request: Request, into: memoryview | None) -> None:
+    def __init__(self, request: Request, into: Into | None) -> None:
         self._request = request
         self._into = into
         self._done = 0
@@ -41,7 +41,7 @@ class Download:
         rest = {"range": f"bytes={self._start + self._done}-{self._end}", **if_match(self._etag)}
         return replace(self._request, headers={**self._request.headers, **rest})
 
-    def rest(self) -> memoryview | None:
+    def rest(self) -> Into | None:
         """The part of the buffer that is still empty."""
         return self._into if self._into is None else self._into[self._done :]
 

@@ -11,7 +11,7 @@ from shardtool.storage.s3.address import needs_boto3
 from shardtool.storage.s3.thin import ThinEngine
 
 if TYPE_CHECKING:
-    from shardtool.storage.s3.exchange import Engine, Request, Response
+    from shardtool.storage.s3.exchange import Engine, Into, Request, Response
     from shardtool.storage.s3.settings import S3Settings
 
 
@@ -43,9 +43,13 @@ class RoutedEngine:
         self._routes: dict[str, Engine] = {}
         self._lock = threading.Lock()
 
-    def exchange(self, request: Request, into: memoryview | None = None) -> Response:
+    def exchange(self, request: Request, into: Into | None = None) -> Response:
         """One attempt; see Engine."""
         return self._route(request.bucket).exchange(request, into)
+
+    def takes_pieces(self, bucket: str) -> bool:
+        """Whether the engine of that bucket is the one built in."""
+        return self._route(bucket) is self._thin
 
     def adapt(self, request: Request, response: Response, code: str) -> bool:
         """As the engine of that bucket."""

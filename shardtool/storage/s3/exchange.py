@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 Key: TypeAlias = str | bytes  # of an object: any text, or its UTF-8 bytes
 Query: TypeAlias = tuple[tuple[str, str], ...]
@@ -48,6 +48,58 @@ def if_match(version: str) -> dict[str, str]:
     return {"if-match": f'"{version}"'} if version else {}
 
 
+Take: TypeAlias = "Callable[[memoryview, int], None]"  # (some bytes, their place); it must not keep the view
+
+
+class Pieces:
+    """A destination for a body that is handed on piece by piece, each while it is in the CPU's cache.
+
+    Stands where a view of `num_bytes` would: it has a length, and a slice of it is the rest of it.
+
+    Args:
+        buffer: is filled again and again.
+        num_bytes: that are wanted.
+        take: called with each piece, in order; where an attempt broke the same bytes may come again.
+        start: where the first byte is.
+    """
+
+    def __init__(self, buffer: memoryview, num_bytes: int, take: Take, start: int = 0) -> None:
+        self.buffer, self.take, self.start, self._end = buffer, take, start, start + num_bytes
+
+    def __len__(self) -> int:
+        return self._end - self.start
+
+    def __getitem__(self, rest: slice) -> Pieces:
+        start = self.start + rest.start
+        return Pieces(self.buffer, self._end - start, self.take, start)
+
+    def hand_on(self, count: int, received: int) -> None:
+        """Give `count` bytes that lie in the buffer away; `received` came before them.
+
+        Raises:
+            NotTaken: whoever takes them failed.
+        """
+        try:
+            self.take(self.buffer[:count], self.start + received)
+        except Exception as error:
+            raise NotTaken(error) from error
+
+
+class NotTaken(Exception):
+    """What went wrong with bytes that had come: no trouble of the connection.
+
+    Args:
+        error: of whoever took them.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+Into: TypeAlias = memoryview | Pieces
+
+
 class Broken(Exception):
     """An attempt that ended without a whole answer: no connection, a reset, a stall, a body cut short.
 
@@ -70,10 +122,11 @@ class Engine(Protocol):
 
     name: str
 
-    def exchange(self, request: Request, into: memoryview | None = None) -> Response:
+    def exchange(self, request: Request, into: Into | None = None) -> Response:
         """The answer to `request`, whatever its status.
 
-        A body of status 200 or 206 goes into `into` where that is given: its first bytes, as many as fit.
+        A body of status 200 or 206 goes into `into` where that is given: its first bytes, as many as fit. Only the
+        engine built in takes Pieces.
 
         Raises:
             Broken: no whole answer came.

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import UsageProblem
 from shardtool.storage.s3.credentials import EXPIRED
-from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Response
+from shardtool.storage.s3.exchange import UNTRUSTED, Broken, Pieces, Response
 from shardtool.storage.s3.settings import READ_BYTES
 from shardtool.storage.s3.thin import ThinEngine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.storage.s3.exchange import Request
+    from shardtool.storage.s3.exchange import Into, Request
     from shardtool.storage.s3.settings import S3Settings
 
 TIMEOUT_S = 200  # of a whole request; obstore's own 30 s end a large object on a slow line
@@ -54,8 +54,9 @@ class FastEngine:
         self._stores: dict[str, Any] = {}
         self._lock = threading.Lock()
 
-    def exchange(self, request: Request, into: memoryview | None = None) -> Response:
+    def exchange(self, request: Request, into: Into | None = None) -> Response:
         """One attempt; see Engine."""
+        assert not isinstance(into, Pieces), "only the engine built in takes pieces"
         options = self._options(request) if into is not None and len(into) else None
         if options is None or into is None:
             return self._thin.exchange(request, into)

@@ -11,7 +11,8 @@ from shardtool.storage.s3.address import object_url, split_url
 from shardtool.storage.s3.checksums import body_headers
 from shardtool.storage.s3.client import client_for
 from shardtool.storage.s3.download import object_bytes
-from shardtool.storage.s3.exchange import if_match
+from shardtool.storage.s3.engines import RoutedEngine
+from shardtool.storage.s3.exchange import NotTaken, Pieces, if_match
 from shardtool.storage.s3.journal import UPLOADS
 from shardtool.storage.s3.settings import S3Settings
 from shardtool.storage.s3.sweep import YOUNG_S, sweep_uploads
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
     from shardtool.model import FileRecord
     from shardtool.storage.s3.client import S3Client
+    from shardtool.storage.s3.exchange import Take
 
 DELETE_AT_ONCE = 1000
+PIECE_BYTES = 512 << 10  # 1.0 s of CPU a GiB instead of 2.6 for blocks that are filled, then written
 _NO_BULK_DELETE = (400, 405, 411, 501)
 
 
@@ -84,6 +87,32 @@ class S3Place:
                 break
             version = version or response.etag
         return done
+
+    def read_through(
+        self, path: str, offset: int, num_bytes: int, take: Take, buffer: memoryview, *, version: str = ""
+    ) -> int:
+        """As `read_into`, but bytes are given to `take` while they are in the CPU's cache; how many there were.
+
+        Args:
+            path, offset, version: as `read_into`.
+            num_bytes: that are wanted.
+            take: called with (some bytes, how many come before them); it must not keep the view. After a break the
+                same bytes may come again.
+            buffer: at least so large as a piece; of `num_bytes` where an engine is not the one built in.
+        """
+        client = self.client
+        if not (isinstance(client.engine, RoutedEngine) and client.engine.takes_pieces(self.bucket)):
+            count = self.read_into(path, offset, buffer[:num_bytes], version=version)
+            for start in range(0, count, PIECE_BYTES):
+                take(buffer[start : min(start + PIECE_BYTES, count)], start)
+            return count
+        headers = {"range": f"bytes={offset}-{offset + num_bytes - 1}", **if_match(version)}
+        pieces = Pieces(buffer[:PIECE_BYTES], num_bytes, take)
+        try:
+            response = client.request("GET", self.bucket, self.key(path), headers=headers, into=pieces, allow=(416,))
+        except NotTaken as failed:
+            raise failed.error from None
+        return response.num_bytes if response.status != 416 else 0
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
         """All objects whose path begins with `prefix`, in the order of the store; not the notes about uploads."""

@@ -14,7 +14,7 @@ from shardtool.storage.s3.signing import encode_path, encode_query, payload_hash
 from shardtool.storage.s3.xml import text_of
 
 if TYPE_CHECKING:
-    from shardtool.storage.s3.exchange import Request, Response
+    from shardtool.storage.s3.exchange import Into, Request, Response
     from shardtool.storage.s3.settings import S3Settings
     from shardtool.storage.s3.signing import Credentials
 
@@ -36,7 +36,7 @@ class ThinEngine:
         self._skew_s = 0.0
         self._used = threading.local()
 
-    def exchange(self, request: Request, into: memoryview | None = None) -> Response:
+    def exchange(self, request: Request, into: Into | None = None) -> Response:
         """One attempt; see Engine."""
         address = self.address(request.bucket)
         headers = self._headers(request, address)
