@@ -644,6 +644,19 @@ def test_a_budget_holds_the_shards_that_are_read_first(small: Path, tmp_path: Pa
     check(only(tmp_path))
 
 
+@pytest.mark.parametrize(("mode", "is_warned"), [("plw", True), ("shard", False)])
+def test_a_budget_that_an_order_cannot_work_with_is_told_with_its_cure(
+    small: Path, tmp_path: Path, mode: Any, is_warned: bool
+) -> None:
+    say = Telling()
+    size = max(shard.num_bytes for shard in load_manifest(os.fspath(small)).shards)
+    wish = Wish(world_size=1, num_nodes=1, mode=mode)
+    run_stage(small, tmp_path, select="share", wish=wish, budget=2 * size, say=say)
+    told = [text for text in say.warnings if "times an epoch" in text]
+    assert bool(told) is is_warned
+    assert all("--order shard" in text for text in told)
+
+
 def test_a_budget_smaller_than_a_shard_is_refused(small: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match="less than one shard"):
         window_of(small, tmp_path, 5000)

@@ -19,7 +19,7 @@ from shardtool.staging.nodes import data_rank_here, find_node
 from shardtool.staging.request import StageRequest, decode_request, encode_request
 from shardtool.staging.share import Share, interleave, join_ranges, node_share, parse_ranges, socket_of
 from shardtool.staging.throttle import Throttle
-from shardtool.staging.window import Uses, next_step, simulate, uses_of
+from shardtool.staging.window import Uses, next_step, simulate, times_fetched, uses_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -322,3 +322,25 @@ def test_uses_are_when_the_ranks_read(tmp_path: Path) -> None:
     for shard, quanta in itertools.islice(uses.by_shard.items(), 3):
         assert uses.next_use(shard, 0) == quanta[0]
         assert uses.next_use(shard, 320) is None
+
+
+def test_what_a_budget_costs_is_told_by_order() -> None:
+    sizes = dict.fromkeys(range(8), 10)
+    one_by_one = Uses({shard: (4 * shard, 4 * shard + 1, 4 * shard + 2) for shard in range(8)})
+    all_at_a_time = Uses({shard: tuple(range(32)) for shard in range(8)})
+    assert times_fetched(one_by_one, sizes, 20) == (1.0, 0.0)
+    times, missing = times_fetched(all_at_a_time, sizes, 20)
+    assert times > 10
+    assert missing == 0.75
+    assert times_fetched(all_at_a_time, sizes, 80) == (1.0, 0.0)
+
+
+def test_a_shard_is_needed_once_in_each_epoch() -> None:
+    twice = Uses({shard: (shard, shard + 8) for shard in range(8)}, quantum=1, epoch=8)
+    assert times_fetched(twice, dict.fromkeys(range(8), 10), 10) == (1.0, 0.0)
+
+
+def test_only_the_beginning_of_a_long_run_is_looked_at() -> None:
+    uses = Uses({0: (1, 5, 9), 1: (7,)})
+    assert uses.until(2).by_shard == {0: (1, 5)}
+    assert uses.until(3).by_shard == {0: (1, 5), 1: (7,)}

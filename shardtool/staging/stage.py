@@ -23,9 +23,10 @@ from shardtool.staging.election import elected, files_of
 from shardtool.staging.errands import errands_of, later_shards
 from shardtool.staging.folder import Staged, VerifiedTable, make_folders, read_staged, write_staged
 from shardtool.staging.request import StageResult
-from shardtool.staging.rolling import roll
+from shardtool.staging.rolling import known_uses, roll
 from shardtool.staging.throttle import Throttle
 from shardtool.staging.transfer import TAG, Copier, bring_small
+from shardtool.staging.window import times_fetched
 from shardtool.storage.local import put_file, write_errors
 from shardtool.units import format_bytes, plural
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from shardtool.staging.transfer import Advance
     from shardtool.storage.base import Place
 
+MANY_TIMES = 1.5  # fetches of a shard an epoch from which a budget is worth a warning
 SMALL_FILES = 4  # manifest, labels, staged.json, table: beside the files of shards
 
 
@@ -110,6 +112,8 @@ def introduce(place: Place, request: StageRequest, errands: list[Errand], say: S
         say.step("stage", f"{who}{shards}   {format_bytes(errand.num_bytes)}{form}{where}")
     if request.decompress and not errands[0].decompress:
         say.warn(f"--decompress changes nothing: the shards of {place.url} are not compressed as wholes")
+    if _is_window(errands[0], request):
+        _warn_of_refetching(errands[0], request, say)
     count, num_bytes = later_shards(manifest, request)
     if count:
         last = request.epochs[1]
@@ -117,6 +121,21 @@ def introduce(place: Place, request: StageRequest, errands: list[Errand], say: S
             f"epoch {last} reads {plural(count, 'shard')} more on this node ({format_bytes(num_bytes)}): "
             f"--epochs {request.epochs[0]}:{last + 1} brings them too, --all every shard"
         )
+
+
+def _warn_of_refetching(errand: Errand, request: StageRequest, say: Say) -> None:
+    """Say what a budget costs with this order, where that is much."""
+    uses, _ = known_uses(errand, request)
+    sizes = {shard: errand.manifest.shards[shard].num_bytes for shard in errand.share.shards}
+    times, missing = times_fetched(uses, sizes, request.budget)
+    if times < MANY_TIMES:
+        return
+    cure = "give more room" if request.wish.mode == "shard" else "--order shard, here and in training, needs each once"
+    say.warn(
+        f"--budget {format_bytes(request.budget)}: in this order each shard would be fetched about {times:.1f} times "
+        f"an epoch, {format_bytes(round(times * errand.num_bytes))} instead of {format_bytes(errand.num_bytes)}, "
+        f"and {missing:.0%} of the reads would wait for it: {cure}"
+    )
 
 
 def _run(

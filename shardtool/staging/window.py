@@ -8,7 +8,7 @@ Positions are those of the run's stream; they are counted in `quantum`s, so that
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shardtool.assignment import Assignment
 
 QUANTA = 2048  # of all epochs together
+SIMULATED = 400_000  # shards x quanta that are looked at to tell what a budget costs: about a second
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,14 @@ class Uses:
 
     by_shard: Mapping[int, tuple[int, ...]]
     quantum: int = 1  # positions
+    epoch: int = 1 << 62  # positions of one epoch
+
+    def until(self, num_quanta: int) -> Uses:
+        """The first so many quanta that read anything."""
+        quanta = sorted({use for uses in self.by_shard.values() for use in uses})[:num_quanta]
+        end = quanta[-1] + 1 if quanta else 0
+        by_shard = {shard: uses[: bisect_left(uses, end)] for shard, uses in self.by_shard.items()}
+        return replace(self, by_shard={shard: uses for shard, uses in by_shard.items() if uses})
 
     def next_use(self, shard: int, position: int) -> int | None:
         """The first quantum from `position` on that reads the shard; None where none does."""
@@ -57,7 +66,7 @@ def uses_of(found: Assignment, node: int, local_ranks: Iterable[int], epochs: ra
             pairs = np.unique(np.stack([chunk.shard, chunk.position // quantum]), axis=1)
             for shard, use in zip(*pairs.tolist(), strict=True):
                 seen.setdefault(shard, set()).add(use)
-    return Uses({shard: tuple(sorted(quanta)) for shard, quanta in seen.items()}, quantum)
+    return Uses({shard: tuple(sorted(quanta)) for shard, quanta in seen.items()}, quantum, size)
 
 
 def next_step(
@@ -133,3 +142,16 @@ def simulate(uses: Uses, sizes: Mapping[int, int], budget: int) -> Simulation:
         found.fetches += len(step.fetch)
         found.misses += sum(shard not in found._present for shard in by_quantum[quantum])
     return found
+
+
+def times_fetched(uses: Uses, sizes: Mapping[int, int], budget: int) -> tuple[float, float]:
+    """What a budget costs, from as much of the run as can be looked at quickly.
+
+    Returns:
+        (fetches of a shard for each epoch that reads it, 1.0 is the least; share of reads that find it not here).
+    """
+    part = uses.until(max(8, SIMULATED // max(1, len(sizes))))
+    needed = sum(len({use * uses.quantum // uses.epoch for use in quanta}) for quanta in part.by_shard.values())
+    num_reads = sum(map(len, part.by_shard.values()))
+    found = simulate(part, sizes, budget)
+    return (found.fetches + found.misses) / max(1, needed), found.misses / max(1, num_reads)
