@@ -34,6 +34,7 @@ MAX_DIGITS = 20  # of an int64, with its sign
 CELL_BYTES = 4  # the length in Parquet, the offset in Arrow
 ALIGNMENT = 64  # of columns in the slab
 SLAB_BYTES = 9 << 20  # of the slab that is kept, a full row group; larger ones last for their group
+PIECE_BYTES = 512 << 10  # digested and written at once
 SHOWN = 5
 
 
@@ -201,9 +202,11 @@ class Sink:
         self._file = file
 
     def write(self, data: Any) -> int:
-        """Append."""
-        self._file.write(data)
-        return len(data)
+        """Append, in pieces that the digests leave in the CPU's cache for the write."""
+        view = memoryview(data)
+        for begin in range(0, len(view), PIECE_BYTES):
+            self._file.write(view[begin : begin + PIECE_BYTES])
+        return len(view)
 
     def tell(self) -> int:
         """Bytes so far."""

@@ -32,6 +32,8 @@ _START = 0xFFFFFFFF
 google_crc32c: Any = None  # where the extra is installed
 with suppress(ImportError):
     google_crc32c = import_module("google_crc32c")
+    if google_crc32c.implementation != "c":  # a loop over bytes, slower than numpy
+        google_crc32c = None
 
 
 def crc32c(data: bytes | memoryview) -> int:
@@ -60,9 +62,8 @@ def crc32c_many(data: NDArray[np.uint8], starts: Int64Array, sizes: Int64Array) 
     """uint32[n]: CRC-32C of data[starts[i] : starts[i] + sizes[i]]."""
     if google_crc32c is None:
         return crc32c_many_numpy(data, starts, sizes)
-    value, view = google_crc32c.value, data.data
-    ends = (starts + sizes).tolist()
-    found = [value(bytes(view[a:b])) for a, b in zip(starts.tolist(), ends, strict=True)]
+    value, ends = google_crc32c.value, (starts + sizes).tolist()
+    found = [value(data[a:b]) for a, b in zip(starts.tolist(), ends, strict=True)]  # arrays: of views it wants copies
     return np.array(found, np.uint32)
 
 

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from shardtool.sources.reader import PartReader
 
 SLAB_BYTES = 1 << 20
+GLUE_SAMPLES = 256  # at least, whose container bytes are made in one pass: the calls of numpy cost more than the bytes
 CHECKSUM_BYTES = 4
 MAX_VARINT = 5
-_SHIFTS = np.arange(0, 7 * MAX_VARINT, 7)
+_MORE = np.array([0, *(sum(0x80 << 8 * place for place in range(size)) for size in range(MAX_VARINT))], np.int64)
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -66,7 +67,7 @@ class Records:
 def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out) -> UInt64Array:
     """Write a shard through a slab; the xxh3_64 of each part, uint64[num_parts]."""
     digests = np.zeros(rows.num_parts, np.uint64)
-    slab = _slab()
+    slab, glue = _slab(), _GlueAhead(records)
     array = np.frombuffer(slab, np.uint8)
     out.write(records.head)
     start, first = records.start, 0
@@ -81,13 +82,34 @@ def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out)
         digests[low:high] = read.fill(low, high, places, slab)
         if records.contents is not None:
             records.contents.look(low, places, slab)
-        positions, values = records.glue(first, last)
+        positions, values = glue.take(first, last)
         array[positions - base] = values
         if records.checked_from >= 0:
             _seal(array, start[first : last + 1] - base, records.checked_from)
         out.write(slab[: int(start[last]) - base])
         first = last
     return digests
+
+
+class _GlueAhead:
+    """Container bytes of samples that follow each other, made for many slabs at once where few samples fill one."""
+
+    def __init__(self, records: Records) -> None:
+        self._records, self._end = records, 0
+        self._positions: Int64Array = np.zeros(0, np.int64)
+        self._values: Bytes = np.zeros(0, np.uint8)
+
+    def take(self, first: int, last: int) -> tuple[Int64Array, Bytes]:
+        """Those of samples [first, last), as a `Glue` gives them."""
+        if last - first >= GLUE_SAMPLES:
+            return self._records.glue(first, last)
+        if last > self._end:
+            self._end = min(first + GLUE_SAMPLES, len(self._records.start) - 1)
+            positions, values = self._records.glue(first, self._end)
+            order = np.argsort(positions)
+            self._positions, self._values = positions[order], values[order]
+        low, high = np.searchsorted(self._positions, self._records.start[[first, last]]).tolist()
+        return self._positions[low:high], self._values[low:high]
 
 
 def write_simple(rows: ShardRows, records: Records, read: PartReader, out: Out) -> UInt64Array:
@@ -255,9 +277,11 @@ def varint_sizes(values: Int64Array) -> Int64Array:
 def varint_groups(values: Int64Array) -> tuple[Int64Array, Bytes]:
     """(bytes of each, uint8[n, 5] of which so many count): values below 2**35 as protocol buffer varints."""
     sizes = varint_sizes(values)
-    groups = values[:, None] >> _SHIFTS & 0x7F
-    groups |= (np.arange(MAX_VARINT) < sizes[:, None] - 1) << 7
-    return sizes, groups.astype(np.uint8)
+    spread = values & 0x7F
+    for place in range(1, MAX_VARINT):  # one word a value: each seven bits move up to a byte of their own
+        spread |= (values & 0x7F << 7 * place) << place
+    spread |= _MORE[sizes]
+    return sizes, spread.astype("<i8")[:, None].view(np.uint8)[:, :MAX_VARINT]
 
 
 def varints(values: Int64Array) -> tuple[Int64Array, Bytes]:
