@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardtool.errors import BadKey, UsageProblem
 from shardtool.formats import crc32c
-from shardtool.formats.records import SLAB_BYTES, RecordCheck, varints, write_records, write_simple
+from shardtool.formats.records import GLUE_SAMPLES, SLAB_BYTES, RecordCheck, varints, write_records, write_simple
 from shardtool.formats.tfrecord import records_of
 from shardtool.plan_file import load_plan, read_rows
 from shardtool.samples import member_names
@@ -136,6 +136,17 @@ def written(rows: ShardRows, records: Records, reader: LocalReader) -> tuple[byt
 
 def test_the_slab_writes_what_the_simple_writer_writes(tmp_path: Path) -> None:
     pack(odd_sizes(tmp_path / "in"), tmp_path / "out", format="tfrecord", shards=1)
+    rows, reader = first_shard(tmp_path / "out")
+    slab, simple = written(rows, records_of(rows), reader)
+    assert slab == simple == shard_paths(tmp_path / "out")[0].read_bytes()
+    reader.close()
+
+
+def test_slabs_of_few_samples_share_their_container_bytes_over_hundreds_of_samples(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    files = {f"k{n:04d}.a": rng.randbytes(rng.choice((0, 7, 130, 9_000, 17_000))) for n in range(2 * GLUE_SAMPLES + 9)}
+    files[f"k{GLUE_SAMPLES // 2:04d}.b"] = rng.randbytes(SLAB_BYTES + 1)  # is written by itself, between two slabs
+    pack(make_tree(tmp_path / "in", files), tmp_path / "out", format="tfrecord", shards=1)
     rows, reader = first_shard(tmp_path / "out")
     slab, simple = written(rows, records_of(rows), reader)
     assert slab == simple == shard_paths(tmp_path / "out")[0].read_bytes()
