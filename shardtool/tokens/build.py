@@ -20,12 +20,11 @@ from shardtool.model import Tally
 from shardtool.plan import ALGORITHM
 from shardtool.plan_file import PLAN_JSON, Ledger, StoredPlan, encode_plan, load_plan
 from shardtool.receipts import read_receipts, valid_receipts
-from shardtool.storage import is_remote
-from shardtool.storage.local import put_file
+from shardtool.storage import is_remote, open_place
 from shardtool.tokens.inputs import Inputs, cut_tasks, find_inputs
 from shardtool.tokens.plan import TokenPlan, make_token_plan
 from shardtool.tokens.runs import FOLDER as PARTS
-from shardtool.tokens.runs import run_paths
+from shardtool.tokens.runs import run_paths, work_folder
 from shardtool.tokens.stage import RUN_BYTES, PartReceipt, StageJob, run_stage
 from shardtool.tokens.store import load_inputs, load_shards, store_inputs, store_shards
 from shardtool.tokens.tokenizer import TokenizerSpec, resolve_tokenizer
@@ -98,7 +97,7 @@ def settle_tokens(request: PackRequest, state: str, pool: WorkerPool | None, say
     return stored
 
 
-def check_options(options: PlanOptions, out: str) -> None:
+def check_options(options: PlanOptions) -> None:
     """Refuse options that mean nothing for documents.
 
     Raises:
@@ -111,11 +110,6 @@ def check_options(options: PlanOptions, out: str) -> None:
         )
     if options.compress != "none":
         raise UsageProblem("--compress: trainers map a .bin, it cannot be compressed", hint="leave --compress out")
-    if is_remote(out):
-        raise UsageProblem(
-            f"--format bin needs a local folder for its first stage, not {out}",
-            hint="pack to a local folder and copy the result",
-        )
     tokens = options.tokens
     assert tokens is not None
     if tokens.shard_tokens and options.shard_size:
@@ -128,7 +122,7 @@ def _pool(pool: WorkerPool | None) -> WorkerPool:
 
 def decide(request: PackRequest, options: PlanOptions, pool: WorkerPool | None, say: Say) -> Decided:
     """Stage 1, and the decision of stage 2; nothing but part files is written."""
-    check_options(options, request.out)
+    check_options(options)
     inputs = find_inputs(request.sources, options, pool, on_error=request.on_error, null=request.null)
     return decide_for(request, options, inputs, pool, say)
 
@@ -142,7 +136,7 @@ def decide_for(
     say.step("read", f"{plural(len(inputs.files), 'file')} in {plural(len(tasks), 'slice')}")
     receipts = run_stage(job, tasks, _pool(pool), say)
     runs = [run for receipt in receipts for run in receipt.runs]
-    plan = make_token_plan(request.out, runs, options, job.spec)
+    plan = make_token_plan(job.work, runs, options, job.spec)
     return Decided(inputs, job, tuple(receipts), plan)
 
 
@@ -152,12 +146,13 @@ def stage_job(request: PackRequest, options: PlanOptions) -> StageJob:
     spec = resolve_tokenizer(options.tokens)
     _check_context(options.tokens, spec)
     return StageJob(
-        out=os.path.abspath(request.out),
+        work=work_folder(request.out),
         options=options.tokens,
         spec=spec,
         dtype=_run_dtype(options.tokens.dtype, spec),
         seed=options.seed,
         sort=options.shuffle == "global",
+        splits=bool(options.split) or options.tokens.dedup != "none",
         on_error=request.on_error,
         durable=request.durable,
         run_bytes=RUN_BYTES,
@@ -198,7 +193,7 @@ def _store(request: PackRequest, decided: Decided, say: Say) -> StoredPlan:
     check_space(out, plan.specs, plan.documents)
     ledger = decided.ledger
     for path, tally in ((IGNORED, decided.inputs.ignored), (FAILED, _failed(decided))):
-        put_file(out, path, tally_lines(tally), tag="plan", durable=durable)
+        open_place(out).put(path, tally_lines(tally), tag="plan", durable=durable)
     runs = [run for receipt in decided.receipts for run in receipt.runs]
     assert request.options.tokens is not None
     store_inputs(out, decided.inputs.files, durable=durable)
@@ -219,7 +214,7 @@ def _store(request: PackRequest, decided: Decided, say: Say) -> StoredPlan:
         ledger=ledger,
         membership=_membership(request.options, decided),
     )
-    put_file(out, PLAN_JSON, encode_plan(stored), tag="plan", durable=durable)
+    open_place(out).put(PLAN_JSON, encode_plan(stored), tag="plan", durable=durable)
     return stored
 
 
@@ -261,7 +256,7 @@ def _membership(options: PlanOptions, decided: Decided) -> dict[str, Any]:
 
 def _compare(request: PackRequest, stored: StoredPlan, pool: WorkerPool | None, say: Say) -> StoredPlan:
     """The stored plan where the source is the same; else an error that counts."""
-    check_options(stored.options, request.out)
+    check_options(stored.options)
     inputs = find_inputs(request.sources, stored.options, pool, on_error=request.on_error, null=request.null)
     old = {file.path: file for file in load_inputs(request.out)}
     new = {file.path: file for file in inputs.files}
@@ -294,8 +289,8 @@ def _restage(request: PackRequest, stored: StoredPlan, pool: WorkerPool | None, 
     valid = valid_receipts(out, read_receipts(out), stored.plan_id, len(stored.shards), deep=request.deep)
     if len(valid) == len(stored.shards):
         return
-    runs = load_shards(out).runs
-    if all(os.path.isfile(os.path.join(out, path)) for run in runs for path in run_paths(run.name)):
+    runs, work = load_shards(out).runs, work_folder(out)
+    if all(os.path.isfile(os.path.join(work, path)) for run in runs for path in run_paths(run.name)):
         return
     job = stage_job(request, stored.options)
     say.step("read", "part files are gone; the documents are read again")
@@ -310,10 +305,14 @@ def _restage(request: PackRequest, stored: StoredPlan, pool: WorkerPool | None, 
 
 def remove_parts(out: str) -> None:
     """Remove the part files of a data set that is published."""
-    folder = os.path.join(out, PARTS)
+    work = work_folder(out)
+    folder = os.path.join(work, PARTS)
     with suppress(FileNotFoundError):
         for name in os.listdir(folder):
             if _PART_NAME.fullmatch(name):
                 os.unlink(os.path.join(folder, name))
     with suppress(OSError):  # what is not ours stays
         os.rmdir(folder)
+        if is_remote(out):
+            os.rmdir(os.path.dirname(folder))
+            os.rmdir(work)

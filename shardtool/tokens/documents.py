@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 BATCH_TEXT_BYTES = 1 << 20
 BATCH_ROWS = 1 << 14
+BATCH_COLUMN_BYTES = 1 << 20
 TEXT_PARTS = ("txt", "text")
 
 
@@ -263,9 +264,19 @@ def _parquet(file: InputFile, span: tuple[int, int], name: str) -> Iterator[tupl
     with pq.ParquetFile(file.full_path, memory_map=True, pre_buffer=False) as opened:
         _check_column(file, opened.schema_arrow.names, name)
         first: int | None = sum(opened.metadata.row_group(group).num_rows for group in range(span[0]))
-        for batch in opened.iter_batches(BATCH_ROWS, list(range(*span)), columns=[name], use_threads=False):
+        for batch in opened.iter_batches(
+            _rows_a_batch(opened.metadata, span), list(range(*span)), columns=[name], use_threads=False
+        ):
             yield first, batch.column(0)
             first = None
+
+
+def _rows_a_batch(metadata: Any, span: tuple[int, int]) -> int:
+    """Rows of about `BATCH_COLUMN_BYTES`: what is decoded is used while it is in the cache."""
+    groups = [metadata.row_group(group) for group in range(*span)]
+    num_bytes: int = sum(group.total_byte_size for group in groups)
+    rows: int = sum(group.num_rows for group in groups)
+    return max(256, min(BATCH_ROWS, rows * BATCH_COLUMN_BYTES // max(num_bytes, 1)))
 
 
 def _ipc(file: InputFile, name: str) -> Iterator[tuple[int | None, Any]]:

@@ -60,7 +60,7 @@ def estimate(request: PackRequest, pool: WorkerPool, num_workers: int) -> Estima
         SourceError, UsageProblem: as packing would.
     """
     options = request.options
-    check_options(options, request.out)
+    check_options(options)
     inputs = find_inputs(request.sources, options, pool, on_error=request.on_error, null=request.null)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shardtool-") as folder:

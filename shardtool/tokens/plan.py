@@ -100,7 +100,7 @@ def is_dropped(dropped: Any, hashes: UInt64Array, split: UInt64Array) -> Any:
     return found
 
 
-def make_token_plan(out: str, infos: Sequence[RunInfo], options: PlanOptions, spec: TokenizerSpec) -> TokenPlan:
+def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, spec: TokenizerSpec) -> TokenPlan:
     """Order, split and cut all documents of the runs.
 
     Raises:
@@ -109,7 +109,7 @@ def make_token_plan(out: str, infos: Sequence[RunInfo], options: PlanOptions, sp
     """
     tokens = options.tokens
     assert tokens is not None
-    runs = [open_run(out, info) for info in infos]
+    runs = [open_run(work, info) for info in infos]
     if not sum(info.tokens for info in infos):
         raise SourceError("not one token in the source", hint="--text-field and --ids-field say where the text is")
     largest = max((info.largest_id for info in infos), default=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +16,13 @@ import pyarrow as pa
 import xxhash
 
 from shardtool import columns
+from shardtool.destination import spool_folder
 from shardtool.errors import CorruptShard
 from shardtool.formats.bin_index import DTYPES, dtype_for
 from shardtool.names import HIDDEN
 from shardtool.splits import SPLIT_TAG
+from shardtool.storage import is_remote
+from shardtool.storage.files import absolute
 from shardtool.storage.local import LocalFile
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from shardtool.model import BinaryArray, Int64Array, UInt64Array
 
 FOLDER = f"{HIDDEN}/parts"
+PIECE_BYTES = 4 << 20  # of ids gathered at a time: they are hashed and written while they are in the cache
 _FIELDS = {
     "key": pa.binary(),
     "hash": pa.uint64(),  # xxh3_64(key, seed): the place in the shuffle
@@ -62,15 +67,14 @@ class RunBuilder:
         dtype: of the ids; `auto` is the narrowest that holds those of this run.
         seed: of the hashes.
         sort: by hash; else documents stay in their order.
-        dedup: keep a hash of the content, too.
+        splits: hash the keys a second time, for splits or duplicates; else these hashes are 0.
     """
 
-    def __init__(self, dtype: str, seed: int, *, sort: bool, dedup: bool) -> None:
-        self.dtype, self.seed, self.sort, self.dedup = dtype, seed, sort, dedup
-        self.num_bytes = 0
+    def __init__(self, dtype: str, seed: int, *, sort: bool, splits: bool) -> None:
+        self.dtype, self.seed, self.sort, self.splits = dtype, seed, sort, splits
         self.range = (0, 0)  # of the ids
         self.keys: list[bytes] = []
-        self._ids: list[NDArray[Any]] = []
+        self._ids = _Ids()
         self._lengths: list[Int64Array] = []
         self._text_bytes: list[Int64Array] = []
         self._content: list[bytes] = []
@@ -84,47 +88,101 @@ class RunBuilder:
     ) -> None:
         """Take documents; `content` are their digests, where duplicates are looked for."""
         self.keys += keys
-        self._ids.append(ids)
+        self._ids.add(ids, self.dtype if self.dtype != "auto" else dtype_for(self.range[1]))
         self._lengths.append(lengths)
         self._text_bytes.append(text_bytes)
         self._content += content
-        self.num_bytes += ids.nbytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the ids so far."""
+        return self._ids.taken.nbytes
 
     def write(self, out: str, name: str, tag: str, *, durable: bool) -> RunInfo:
         """Write the run called `name`; its table after its ids."""
         lengths = np.concatenate(self._lengths)
-        dtype = self.dtype if self.dtype != "auto" else dtype_for(self.range[1])
-        total = int(sum(map(len, self._ids)))
-        ids = np.empty(total, DTYPES[dtype])
-        np.concatenate(self._ids, out=ids, casting="unsafe")  # ranges were checked
-        self._ids = [ids]
+        ids, dtype = self._ids.taken, self.dtype if self.dtype != "auto" else dtype_for(self.range[1])
         hashes = _hashes(self.keys, self.seed)
         keys = columns.binary(self.keys)
         order = sorted_order(hashes, keys) if self.sort else np.arange(len(lengths))
-        payload = as_binary(ids, lengths)
-        if self.sort:
-            payload, keys = payload.take(pa.array(order)), keys.take(pa.array(order))
-        lengths = lengths[order]
-        offsets = np.cumsum(lengths * ids.itemsize) - lengths * ids.itemsize
-        data = payload_of(payload)
+        sizes = lengths[order] * ids.itemsize
         table = {
-            "key": keys,
+            "key": keys.take(pa.array(order)) if self.sort else keys,
             "hash": hashes[order],
-            "split": _hashes([SPLIT_TAG + key for key in self.keys], self.seed)[order],
+            "split": self._split_hashes()[order],
             "place": order.astype(np.uint32),
-            "tokens": lengths.astype(np.uint32),
-            "offset": offsets.astype(np.uint64),
-            "xxh3_64": digests_of(data, offsets, lengths * ids.itemsize),
+            "tokens": lengths[order].astype(np.uint32),
+            "offset": (np.cumsum(sizes) - sizes).astype(np.uint64),
+            "xxh3_64": self._put_ids(out, name, tag, as_binary(ids, lengths), order, sizes, durable=durable),
             "text_bytes": np.concatenate(self._text_bytes)[order].astype(np.uint32),
             **_content_columns(self._content, order),
         }
-        _put(out, f"{FOLDER}/{name}.bin", [data], tag, durable=durable)
         batch = pa.record_batch([pa.array(column, _FIELDS[field]) for field, column in table.items()], schema=_SCHEMA)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, _SCHEMA) as writer:
             writer.write_batch(batch)
         _put(out, f"{FOLDER}/{name}.arrow", [memoryview(sink.getvalue())], tag, durable=durable)
-        return RunInfo(name, len(lengths), len(ids), data.nbytes, *self.range, dtype)
+        return RunInfo(name, len(lengths), len(ids), ids.nbytes, *self.range, dtype)
+
+    def _split_hashes(self) -> UInt64Array:
+        if not self.splits:
+            return np.zeros(len(self.keys), np.uint64)
+        return _hashes([SPLIT_TAG + key for key in self.keys], self.seed)
+
+    def _put_ids(
+        self,
+        out: str,
+        name: str,
+        tag: str,
+        payload: BinaryArray,
+        order: Int64Array,
+        sizes: Int64Array,
+        *,
+        durable: bool,
+    ) -> UInt64Array:
+        """Write the ids of all documents in `order`, a few MiB at a time; the digest of each document."""
+        digests = [np.zeros(0, np.uint64)]
+        file = LocalFile(out, f"{FOLDER}/{name}.bin", tag)
+        try:
+            for first, last in pairwise(_pieces(sizes)):
+                rows = payload.slice(first, last - first)
+                data = payload_of(payload.take(pa.array(order[first:last])) if self.sort else rows)
+                ends = np.cumsum(sizes[first:last])
+                digests.append(digests_of(data, ends - sizes[first:last], sizes[first:last]))
+                file.write(data)
+            file.publish(durable=durable)
+        finally:
+            file.abort()
+        return np.concatenate(digests)
+
+
+class _Ids:
+    """Ids that are gathered in one buffer, which grows in place; its type widens once an id asks for it."""
+
+    def __init__(self) -> None:
+        self._buffer: NDArray[Any] = np.empty(0, np.uint8)
+        self._count = 0
+
+    @property
+    def taken(self) -> NDArray[Any]:
+        """All ids so far."""
+        return self._buffer[: self._count]
+
+    def add(self, ids: NDArray[Any], dtype: str) -> None:
+        """Append ids, as `dtype`; that they fit was checked."""
+        end = self._count + len(ids)
+        if self._buffer.dtype != DTYPES[dtype]:
+            self._buffer = self.taken.astype(DTYPES[dtype])
+        if end > len(self._buffer):
+            self._buffer.resize(max(end, 2 * len(self._buffer)), refcheck=False)
+        np.copyto(self._buffer[self._count : end], ids, casting="unsafe")
+        self._count = end
+
+
+def _pieces(sizes: Int64Array) -> list[int]:
+    """Bounds of rows of about `PIECE_BYTES`, at least one row each."""
+    owners = (np.cumsum(sizes) - 1) // PIECE_BYTES
+    return [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(sizes)]
 
 
 def _hashes(keys: list[bytes], seed: int) -> UInt64Array:
@@ -212,20 +270,22 @@ class Run:
         end = int(self.offset[last]) if last < len(self.offset) else self.info.num_bytes
         data = self._read(start, end - start)
         offsets = np.append(self.offset[first:last], np.uint64(end)).astype(np.int64) - start
-        return pa.Array.from_buffers(pa.large_binary(), last - first, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+        return pa.Array.from_buffers(pa.large_binary(), last - first, [None, pa.py_buffer(offsets), data])
 
-    def _read(self, start: int, size: int) -> bytes | bytearray:
+    def _read(self, start: int, size: int) -> Any:
+        """A buffer of arrow with these bytes; its memory is used again for the next one."""
+        buffer = pa.allocate_buffer(size)
+        view = memoryview(buffer)
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            data: bytes | bytearray = os.pread(fd, size, start)
-            while len(data) < size:  # a read gives at most 2 GiB
-                more = os.pread(fd, size - len(data), start + len(data))
-                if not more:
+            while len(view):  # a read gives at most 2 GiB
+                count = os.preadv(fd, [view], start + size - len(view))
+                if not count:
                     raise _gone(self.path, "it is cut short")
-                data = bytearray(data) + more
-            return data
+                view = view[count:]
         finally:
             os.close(fd)
+        return buffer
 
 
 def _gone(path: str, why: object) -> CorruptShard:
@@ -236,13 +296,13 @@ def _gone(path: str, why: object) -> CorruptShard:
     )
 
 
-def open_run(out: str, info: RunInfo) -> Run:
-    """Open a run.
+def open_run(work: str, info: RunInfo) -> Run:
+    """Open a run below a working folder.
 
     Raises:
         CorruptShard: it is gone, or cut short.
     """
-    path = os.path.join(out, FOLDER, info.name)
+    path = os.path.join(work, FOLDER, info.name)
     try:
         with pa.memory_map(f"{path}.arrow") as source:
             batch = pa.ipc.open_file(source).get_batch(0)
@@ -255,8 +315,13 @@ def open_run(out: str, info: RunInfo) -> Run:
     return Run(info=info, keys=batch.column("key"), path=f"{path}.bin", **values)
 
 
+def work_folder(out: str) -> str:
+    """The local folder below which the runs of an output lie: the output, or for a bucket one in the cache."""
+    return spool_folder(absolute(out)) if is_remote(out) else os.path.abspath(out)
+
+
 def run_paths(name: str) -> tuple[str, str]:
-    """Both files of a run, below the data set's folder."""
+    """Both files of a run, below the working folder."""
     return f"{FOLDER}/{name}.bin", f"{FOLDER}/{name}.arrow"
 
 

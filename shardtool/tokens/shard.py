@@ -1,7 +1,7 @@
 """`draft_shard(job, k)`: the runs are merged to one `.bin/.idx` pair with its index; called where `pack_shard` is.
 
 Documents of a shard are read range by range of the final order, each run from front to back, and joined in a slab of
-about 16 MiB; columns of the shard's sequences stay in memory until the index is written.
+4 to 16 MiB; columns of the shard's sequences stay in memory until the index is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardtool.storage.shard_file import ShardFile
 from shardtool.tokens.packing import best_fit
 from shardtool.tokens.plan import bucket_edges
 from shardtool.tokens.provenance import ProvenanceWriter
-from shardtool.tokens.runs import as_binary, digests_of, open_run, payload_of, sorted_order
+from shardtool.tokens.runs import as_binary, digests_of, open_run, payload_of, sorted_order, work_folder
 from shardtool.tokens.store import load_shards
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from shardtool.tokens.runs import Run
     from shardtool.tokens.store import ShardPlan
 
-SLAB_BYTES = 16 << 20
+SLAB_BYTES = 4 << 20  # of ids gathered at a time, so that they are joined and written while they are in the cache
+MAX_SLAB_BYTES = 16 << 20
+READ_BYTES = 256 << 10  # wanted from each run for a slab: the more runs, the larger the slabs
 
 
 @dataclass
@@ -55,7 +57,8 @@ class Slab:
 @lru_cache(maxsize=2)
 def _opened(out: str, _plan_id: str) -> tuple[ShardPlan, list[Run]]:
     plan = load_shards(out)
-    return plan, [open_run(out, info) for info in plan.runs]
+    work = work_folder(out)
+    return plan, [open_run(work, info) for info in plan.runs]
 
 
 def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
@@ -145,7 +148,7 @@ def _sorted_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterat
     ]
     spans = [span for span in spans if span[1] < span[2]]
     num_bytes = sum(_bytes_between(run, a, b) for run, a, b in spans)
-    edges = bucket_edges(shard.first, shard.last, max(1, -(-num_bytes // SLAB_BYTES)))
+    edges = bucket_edges(shard.first, shard.last, max(1, -(-num_bytes // _slab_bytes(len(spans)))))
     bounds = [np.append(a + np.searchsorted(run.hash[a:b], edges), b) for run, a, b in spans]
     for number in range(len(edges)):
         taken, hashes = [], []
@@ -156,6 +159,10 @@ def _sorted_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterat
                 hashes.append(part[1])
         if taken:
             yield _merged(taken, np.concatenate(hashes))
+
+
+def _slab_bytes(num_runs: int) -> int:
+    return min(max(SLAB_BYTES, num_runs * READ_BYTES), MAX_SLAB_BYTES)
 
 
 def _bytes_between(run: Run, first: int, last: int) -> int:

@@ -44,12 +44,13 @@ PIECE = b"+"  # between the key of a long document and the number of its piece
 class StageJob:
     """All that a worker needs beside its task."""
 
-    out: str
+    work: str  # the folder below which runs and receipts are written
     options: TokenOptions
     spec: TokenizerSpec
     dtype: str  # of the runs; auto is the narrowest for each
     seed: int
     sort: bool
+    splits: bool  # keys are hashed for splits or duplicates, too
     on_error: str
     durable: bool
     run_bytes: int = RUN_BYTES
@@ -58,7 +59,7 @@ class StageJob:
         """What of the job can change a run."""
         names = ("text_field", "ids_field", "eod_pos", "empty", "max_doc_tokens", "on_long", "dedup")
         chosen = [getattr(self.options, name) for name in names]
-        return [self.spec.identity(), chosen, self.dtype, self.seed, self.sort, self.on_error]
+        return [self.spec.identity(), chosen, self.dtype, self.seed, self.sort, self.splits, self.on_error]
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def task_bytes(task: Task) -> int:
 
 def _valid_receipt(job: StageJob, task: Task) -> PartReceipt | None:
     try:
-        with open(os.path.join(job.out, _receipt_path(task.number)), "rb") as file:
+        with open(os.path.join(job.work, _receipt_path(task.number)), "rb") as file:
             document = json.loads(file.read())
         receipt = PartReceipt(
             identity=document["identity"],
@@ -121,17 +122,17 @@ def _valid_receipt(job: StageJob, task: Task) -> PartReceipt | None:
     if receipt.identity != task.identity(job.settings()):
         return None
     is_there = all(
-        os.path.isfile(os.path.join(job.out, path)) for run in receipt.runs for path in run_paths(run.name)
-    ) and all(os.stat(os.path.join(job.out, run_paths(run.name)[0])).st_size == run.num_bytes for run in receipt.runs)
+        os.path.isfile(os.path.join(job.work, path)) for run in receipt.runs for path in run_paths(run.name)
+    ) and all(os.stat(os.path.join(job.work, run_paths(run.name)[0])).st_size == run.num_bytes for run in receipt.runs)
     return receipt if is_there else None
 
 
 def run_task(job: StageJob, task: Task) -> PartReceipt:
     """Read a task, write its runs, then its receipt."""
     tag = f"part-{task.number}"
-    sweep_temps(os.path.join(job.out, FOLDER), tag)
+    sweep_temps(os.path.join(job.work, FOLDER), tag)
     with suppress(FileNotFoundError):
-        os.unlink(os.path.join(job.out, _receipt_path(task.number)))
+        os.unlink(os.path.join(job.work, _receipt_path(task.number)))
     work = _Work(job, task, tag)
     wants_ids = job.spec.is_none
     for batch in read_documents(task, job.options.text_field, job.options.ids_field, wants_ids=wants_ids):
@@ -139,7 +140,7 @@ def run_task(job: StageJob, task: Task) -> PartReceipt:
     receipt = work.finish()
     document = {"schema": SCHEMA, **asdict(receipt)}
     data = json.dumps(document).encode()
-    put_file(job.out, _receipt_path(task.number), data, tag=tag, durable=job.durable)
+    put_file(job.work, _receipt_path(task.number), data, tag=tag, durable=job.durable)
     return receipt
 
 
@@ -158,7 +159,7 @@ class _Work:
 
     def _new_run(self) -> RunBuilder:
         job = self.job
-        return RunBuilder(job.dtype, job.seed, sort=job.sort, dedup=job.options.dedup != "none")
+        return RunBuilder(job.dtype, job.seed, sort=job.sort, splits=job.splits)
 
     def take(self, batch: Batch) -> None:
         """Tokenize a batch and add it to the run."""
@@ -261,7 +262,7 @@ class _Work:
         if not self.builder.keys:
             return
         name = f"{self.task.number:06d}-{len(self.runs):03d}"
-        self.runs.append(self.builder.write(self.job.out, name, self.tag, durable=self.job.durable))
+        self.runs.append(self.builder.write(self.job.work, name, self.tag, durable=self.job.durable))
         self.builder = self._new_run()
 
     def finish(self) -> PartReceipt:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from shardtool.errors import FormatError
 from shardtool.names import HIDDEN
-from shardtool.storage.local import put_file
+from shardtool.storage import open_place
 from shardtool.tokens.inputs import InputFile
 from shardtool.tokens.plan import Selection, TokenPlan, TokenShard
 from shardtool.tokens.runs import RunInfo
@@ -82,8 +82,9 @@ def store_shards(
     dropped = np.ascontiguousarray(plan.selection.dropped)
     dropped_schema = pa.schema([("hash", pa.uint64()), ("split", pa.uint64())])
     dropped_columns = [pa.array(dropped[:, 0]), pa.array(dropped[:, 1])]
-    put_file(out, DROPPED, _encode(dropped_schema, dropped_columns), tag="plan", durable=durable)
-    put_file(out, SHARDS, _encode(schema, columns), tag="plan", durable=durable)
+    place = open_place(out)
+    place.put(DROPPED, _encode(dropped_schema, dropped_columns), tag="plan", durable=durable)
+    place.put(SHARDS, _encode(schema, columns), tag="plan", durable=durable)
 
 
 def _encode(schema: Any, columns: list[Any]) -> bytes:
@@ -95,9 +96,10 @@ def _encode(schema: Any, columns: list[Any]) -> bytes:
 
 
 def _read(out: str, path: str) -> tuple[Any, dict[str, Any]]:
-    full = os.path.join(out, path)
+    place = open_place(out)
+    full = place.shown(path)
     try:
-        with pa.memory_map(os.fsencode(full)) as source:
+        with pa.memory_map(os.fsencode(full)) if place.is_local else pa.BufferReader(place.read(path)) as source:
             reader = pa.ipc.open_file(source)
             batch = reader.get_batch(0)
             batch.validate(full=True)
@@ -146,7 +148,7 @@ def store_inputs(out: str, files: Sequence[InputFile], *, durable: bool) -> None
         ]
     )
     columns = [pa.array([getattr(file, field.name) for file in files], field.type) for field in schema]
-    put_file(out, INPUTS, _encode(schema, columns), tag="plan", durable=durable)
+    open_place(out).put(INPUTS, _encode(schema, columns), tag="plan", durable=durable)
 
 
 def load_inputs(out: str) -> list[InputFile]:

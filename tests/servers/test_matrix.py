@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 PLACES = ("folder", "bucket")
 TOKENS = ("bin",)  # made of text, samples of one part
 COMPRESSED = ("tar", "mds", "parquet")
-REFUSED = {  # (command, format, place): exit code, words of the reason; "" stands for any place
-    ("pack", "bin", "bucket"): (2, "local folder"),
-}
+REFUSED: dict[tuple[str, str, str], tuple[int, str]] = {}  # (command, format, place): exit code, words of the reason
 COMMANDS = {
     "verify": ("verify", "OUT"),
     "verify --deep": ("verify", "OUT", "--deep"),
