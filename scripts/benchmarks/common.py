@@ -88,7 +88,7 @@ def run_side(side: Side, *, is_cold: bool) -> dict[str, float]:
 
 
 def startup_of(side: Side, rounds: int = 5) -> dict[str, float]:
-    """Median seconds of the side's start-up command; zero where it has none."""
+    """Median seconds of the side's start-up command; none where there is none; wall: nor where it times itself."""
     if side.startup is None:
         return {"wall_s": 0.0, "cpu_s": 0.0}
     runs = []
@@ -98,7 +98,8 @@ def startup_of(side: Side, rounds: int = 5) -> dict[str, float]:
         if side.before:
             side.before()
         runs.append(run_once(side.startup, side.environment))
-    return {key: statistics.median(run[key] for run in runs) for key in ("wall_s", "cpu_s")}
+    found = {key: statistics.median(run[key] for run in runs) for key in ("wall_s", "cpu_s")}
+    return found if side.wall_of is None else {**found, "wall_s": 0.0}
 
 
 def compare(sides: list[Side], *, rounds: int, is_cold: bool = False) -> dict[str, Any]:

@@ -1,5 +1,8 @@
 """`bench formats`: the pack phase of shardtool, format by format, against other writers of that format.
 
+Wall seconds are those of the pack phase and of the writers' loops. CPU seconds are those of the whole commands less the
+same commands on ten files, so that scan, plan and index count, and interpreters and imports do not.
+
 A row of PEERS is (format, data, writer): (goal, floor) of the ratio other / shardtool. Writers are functions of
 format_peers.py; one whose library is not installed here runs in the environment that scripts/test-peers made.
 """
@@ -51,10 +54,13 @@ def python_of(writer: str) -> str | None:
 def sides_of(shard_format: str, writers: list[str], work: Path, source: Path) -> list[Side]:
     """shardtool first, then every writer that can run."""
     out, folder, listing = work / "out", work / "peer", work / "list"
+    few, few_listing = data_set(work, "tiny", 10), work / "few"
     write_list(source, out, listing, is_shuffled=False)
+    write_list(few, out, few_listing, is_shuffled=False)
     pack = [*SHARDTOOL, "pack", str(source), str(out), "--format", shard_format, "--workers", "2", "--json", "-q"]
     pack += ["--shard-size", SHARD, "--durability", "none"]
-    sides = [Side("shardtool", pack, [out], wall_of=pack_seconds)]
+    start = [str(few) if word == str(source) else word for word in pack]
+    sides = [Side("shardtool", pack, [out], startup=start, wall_of=pack_seconds)]
     for writer in writers:
         python = python_of(writer)
         if python is None:
@@ -62,7 +68,8 @@ def sides_of(shard_format: str, writers: list[str], work: Path, source: Path) ->
             continue
         program = str(Path(__file__).parent / "format_peers.py")
         command = [python, program, writer, str(listing), str(source), str(folder), "2"]
-        sides.append(Side(writer, command, [folder], wall_of=float))
+        start = [python, program, writer, str(few_listing), str(few), str(folder), "2"]
+        sides.append(Side(writer, command, [folder], startup=start, wall_of=float))
     return sides
 
 
