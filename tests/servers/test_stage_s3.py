@@ -136,8 +136,8 @@ def test_an_object_that_is_replaced_meanwhile_is_an_error(
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
 
-        def read_into(self, path: str, offset: int, view: memoryview, *, version: str = "") -> int:
-            count = self.inner.read_into(path, offset, view, version=version)
+        def read_through(self, *args: Any, **options: Any) -> int:
+            count: int = self.inner.read_through(*args, **options)
             if not replaced:
                 replaced.append(1)
                 bucket.put({key: other})
