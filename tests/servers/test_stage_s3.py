@@ -131,7 +131,8 @@ def test_an_object_that_is_replaced_meanwhile_is_an_error(
         def __init__(self) -> None:
             from shardtool.storage import open_place
 
-            self.inner, self.url = open_place(url), url
+            self.inner: Any = open_place(url)
+            self.url = url
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
