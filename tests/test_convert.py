@@ -22,10 +22,13 @@ import zstandard
 from helpers import json_lines, make_tree, pack, run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from places import read_ahead
 
 from shardtool import columns
 from shardtool.formats import FORMATS
 from shardtool.manifest import load_manifest
+from shardtool.pack import job_for, pack_shard
+from shardtool.plan_file import load_plan
 from shardtool.reading import Dataset
 from shardtool.shard_sources.cells import part_of
 from shardtool.shard_sources.members import cut_paths
@@ -84,6 +87,31 @@ def test_a_converted_data_set_is_the_one_that_packing_the_files_gives(tree: Path
     convert(tmp_path / "a", tmp_path / "b", shard_size=40 << 10, seed=5)
     direct, again = (load_manifest(os.fspath(tmp_path / name)) for name in ("direct", "b"))
     assert (direct.plan_id, direct.dataset_id) == (again.plan_id, again.dataset_id)
+
+
+def test_ranges_are_asked_for_ahead_once_each_and_hold_the_same_samples(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(tree, tmp_path / "a", shard_size=16 << 10)
+    convert(tmp_path / "a", tmp_path / "b", shard_size=40 << 10)
+    before = tuple(file for shard in load_manifest(os.fspath(tmp_path / "b")).shards for file in shard.files)
+    asked: list[tuple[int, int, int]] = []
+    advise = os.posix_fadvise
+
+    def note(fd: int, offset: int, size: int, advice: int) -> None:
+        asked.append((os.fstat(fd).st_ino, offset, size))
+        advise(fd, offset, size, advice)
+
+    read_ahead(monkeypatch)
+    monkeypatch.setattr("shardtool.shard_sources.ranges.WINDOW_BYTES", 4_000)
+    monkeypatch.setattr(os, "posix_fadvise", note)
+    out, stored = os.fspath(tmp_path / "b"), load_plan(os.fspath(tmp_path / "b"))
+    assert stored is not None
+    job = job_for(out, stored, on_changed="error", on_error="error", durable=False)
+    again = [pack_shard(job, shard).result() for shard in range(len(stored.shards))]
+    assert tuple(file for receipt in again for file in receipt.files) == before
+    parts = sum(len(sample) for sample in samples_of(tmp_path / "b").values())
+    assert len(asked) == len(set(asked)) == parts
 
 
 def test_splits_and_labels_are_kept(tree: Path, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class RangeReader:
         self._digests = _known_digests(rows)
         self._files: OrderedDict[int, int] = OrderedDict()
         self._advised = 0
+        self._stops: list[int] | None = None  # how far the system was asked to read when each part is: made when needed
 
     def close(self) -> None:
         """Close all that is open."""
@@ -142,17 +143,17 @@ class RangeReader:
 
     def _advise(self, part: int) -> None:
         """Ask for the parts up to WINDOW_BYTES behind `part`, each once."""
-        ahead = max(part, self._advised)
-        room = WINDOW_BYTES - sum(self._sizes[part:ahead])
-        while ahead < len(self._sizes) and room > 0:
+        if self._stops is None:
+            ends = np.concatenate([[0], np.cumsum(self._rows.sizes)])
+            self._stops = np.searchsorted(ends, ends[:-1] + WINDOW_BYTES).tolist()
+        stop = min(self._stops[part], len(self._sizes))
+        for ahead in range(max(part, self._advised), stop):
             if self._data is None or self._data[ahead] is None:
                 with suppress(OSError, AttributeError):  # systems without the call
                     os.posix_fadvise(
                         self._file(ahead), self._offsets[ahead], self._sizes[ahead], os.POSIX_FADV_WILLNEED
                     )
-            room -= self._sizes[ahead]
-            ahead += 1
-        self._advised = ahead
+        self._advised = max(self._advised, stop)
 
     def _check(self, first: int, digests: list[int]) -> None:
         wanted = self._digests
