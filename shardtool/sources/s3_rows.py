@@ -177,9 +177,17 @@ def _sorted(found: Cut, objects: Objects) -> Rows:
         order = pc.sort_indices(table, [("place", "ascending"), ("name", "ascending")]).to_numpy()
     counts = np.bincount(place, minlength=len(folders))
     shown = np.flatnonzero(counts)
+    in_folders = [folders[in_order[at]] for at in shown.tolist()]
+    if _is_range(order):  # as a store in byte order lists a flat tree: nothing is copied
+        return Rows(in_folders, counts[shown], names, objects)
     taken = pa.array(order)
     objects = Objects(objects.keys, objects.sizes[order], objects.mtimes_ns[order], objects.etags.take(taken))
-    return Rows([folders[in_order[at]] for at in shown.tolist()], counts[shown], names.take(taken), objects)
+    return Rows(in_folders, counts[shown], names.take(taken), objects)
+
+
+def _is_range(order: Int64Array) -> bool:
+    """Whether `order` is 0, 1, 2 ..."""
+    return bool((np.diff(order) == 1).all()) and (len(order) == 0 or int(order[0]) == 0)
 
 
 def _is_ascending(place: Int64Array, names: BinaryArray) -> bool:
