@@ -1,7 +1,7 @@
 """Token shards in the layouts of other trainers: the same payload under another name, and small files beside it.
 
 `ds` (datatrove, nanotron), `olmo` and `nanogpt` share the payload by hard links; `llmc` and `npy` have a header before
-it, so their payload is a copy.
+it, so their payload is a copy, as all of them are in a bucket.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from shardtool.dialects import Emission, SideFile
 from shardtool.errors import UsageProblem
 from shardtool.formats import bin_dialects
 from shardtool.formats.bin_index import read_idx
+from shardtool.storage.files import absolute, local_copy, open_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,14 +51,15 @@ def stem(shard: ManifestShard) -> str:
 
 def lengths_of(dataset: Dataset, shard: ManifestShard) -> Int64Array:
     """Tokens of each sequence of a shard."""
-    path = os.path.join(dataset.path, os.path.splitext(shard.path)[0] + ".idx")
-    return read_idx(path).lengths.astype(np.int64)
+    with local_copy(os.path.join(dataset.path, os.path.splitext(shard.path)[0] + ".idx")) as path:
+        return read_idx(path).lengths.astype(np.int64)
 
 
 def _read(dataset: Dataset, shard: ManifestShard) -> Iterator[bytes]:
-    with open(os.path.join(dataset.path, shard.path), "rb") as file:
-        while piece := file.read(_PIECE):
-            yield piece
+    buffer = memoryview(bytearray(_PIECE))
+    with open_stream(os.path.join(dataset.path, shard.path)) as stream:
+        while count := stream.readinto(buffer):
+            yield bytes(buffer[:count])
 
 
 def _payload(dataset: Dataset, shard: ManifestShard, path: str) -> SideFile:
@@ -83,7 +85,7 @@ def emit_ds(dataset: Dataset, _shares: str) -> Emission:
         if facts["tokenizer"] not in ("bytes", "none"):
             metadata = bin_dialects.ds_metadata(facts["tokenizer"], itemsize, shard.payload_bytes // itemsize)
             files.append(SideFile(f"{path}.metadata", partial(_constant, metadata)))
-    folder = os.path.abspath(dataset.path)
+    folder = absolute(dataset.path)
     context = facts["context"]
     recipe = (
         "from datatrove.utils.dataset import DatatroveFolderDataset\n"
@@ -111,7 +113,7 @@ def emit_olmo(dataset: Dataset, _shares: str) -> Emission:
             _payload(dataset, shard, f"{path}.npy"),
             SideFile(f"{path}.csv.gz", partial(_olmo_csv, dataset, number)),
         ]
-    folder = os.path.abspath(dataset.path)
+    folder = absolute(dataset.path)
     kind = {"int32": "uint32"}.get(facts["dtype"], facts["dtype"])
     eod = facts["eod"] if facts["eod"] is not None else 0
     recipe = (
@@ -144,7 +146,7 @@ def emit_nanogpt(dataset: Dataset, _shares: str) -> Emission:
                 hint="pack with --shards 1, or merge the pairs with shardtool merge",
             )
         files += [_payload(dataset, shard, f"nanogpt/{name}.bin") for shard in shards]
-    folder = os.path.abspath(dataset.path)
+    folder = absolute(dataset.path)
     recipe = f'import numpy as np\ndata = np.memmap("{folder}/nanogpt/train.bin", dtype=np.uint16, mode="r")'
     return Emission("nanogpt", tuple(files), recipe)
 
@@ -180,7 +182,7 @@ def emit_llmc(dataset: Dataset, _shares: str) -> Emission:
     for shard, path in _numbered(dataset, "llmc", ".bin"):
         header = bin_dialects.llmc_header(shard.payload_bytes // 2)
         files.append(SideFile(path, partial(_with_header, header, dataset, shard)))
-    folder = os.path.abspath(dataset.path)
+    folder = absolute(dataset.path)
     recipe = f'./train_gpt2cu -i "{folder}/llmc/data_train_*.bin" -j "{folder}/llmc/data_val_*.bin"'
     return Emission("llmc", tuple(files), recipe)
 
@@ -193,7 +195,7 @@ def emit_npy(dataset: Dataset, _shares: str) -> Emission:
     for shard, path in _numbered(dataset, "npy", ".npy"):
         header = bin_dialects.npy_header(shard.payload_bytes // itemsize, np.dtype(facts["dtype"]).str)
         files.append(SideFile(path, partial(_with_header, header, dataset, shard)))
-    folder = os.path.abspath(dataset.path)
+    folder = absolute(dataset.path)
     recipe = f'import numpy as np\ndata = np.load("{folder}/npy/data_train_000000.npy", mmap_mode="r")'
     return Emission("npy", tuple(files), recipe)
 

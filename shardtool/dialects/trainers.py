@@ -13,6 +13,7 @@ from shardtool.dialects import Emission, SideFile
 from shardtool.dialects.tokens import emit_ds, stem, token_facts
 from shardtool.errors import UsageProblem
 from shardtool.formats.bin_index import MEGATRON_SMALL_VOCAB, read_header
+from shardtool.storage.files import absolute, local_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,7 @@ def emit_megatron(dataset: Dataset, _shares: str) -> Emission:
         flags += " --per-dataset-sequences-path {0}/sequences.json"
     if facts["context"]:
         flags += f" --seq-length {facts['context']}"
-    folder = os.path.join(os.path.abspath(dataset.path), "megatron")
+    folder = os.path.join(absolute(dataset.path), "megatron")
     return Emission("megatron", tuple(files), flags.format(folder))
 
 
@@ -72,14 +73,15 @@ def is_guess_right(dtype: str, vocab_size: int | None) -> bool:
 
 
 def _prefix(dataset: Dataset, shard: ManifestShard) -> str:
-    return os.path.join(os.path.abspath(dataset.path), os.path.dirname(shard.path), stem(shard))
+    return os.path.join(absolute(dataset.path), os.path.dirname(shard.path), stem(shard))
 
 
 def _sequences(dataset: Dataset) -> Iterator[bytes]:
     """{prefix: [sequences, document entries]}."""
     found = {}
     for shard in dataset.manifest.shards:
-        header = read_header(os.path.join(dataset.path, os.path.splitext(shard.path)[0] + ".idx"))
+        with local_copy(os.path.join(dataset.path, os.path.splitext(shard.path)[0] + ".idx")) as path:
+            header = read_header(path)
         found[_prefix(dataset, shard)] = [header.num_sequences, header.num_entries]
     yield _json(found)
 
@@ -93,7 +95,7 @@ def emit_nanotron(dataset: Dataset, shares: str) -> Emission:
     facts = token_facts(dataset, "nanotron")
     layout = emit_ds(dataset, shares)
     itemsize = int(np.dtype(facts["dtype"]).itemsize)
-    folder = os.path.join(os.path.abspath(dataset.path), "ds", "train")
+    folder = os.path.join(absolute(dataset.path), "ds", "train")
     vocab = facts["vocab_size"] or MEGATRON_SMALL_VOCAB
     text = (
         "data_stages:\n"
