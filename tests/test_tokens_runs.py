@@ -1,0 +1,57 @@
+"""A run of part files holds what a loop over its documents would put there, whatever its pieces and batches are."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from unittest.mock import patch
+
+import numpy as np
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardtool.formats.bin_index import DTYPES
+from shardtool.splits import SPLIT_TAG
+from shardtool.tokens import runs
+from shardtool.tokens.runs import RunBuilder, open_run, run_paths
+
+IDS = st.one_of(st.integers(0, 300), st.integers(0, 0xFFFF), st.integers(0, (1 << 31) - 1))
+DOCUMENTS = st.lists(st.lists(IDS, max_size=12), min_size=1, max_size=25)
+
+
+@settings(max_examples=60)
+@given(
+    batches=st.lists(DOCUMENTS, min_size=1, max_size=4),
+    piece=st.sampled_from([1, 7, 64, 4 << 20]),
+    sort=st.booleans(),
+    splits=st.booleans(),
+)
+def test_a_run_is_its_documents_in_the_order_of_their_hashes(
+    batches: list[list[list[int]]], piece: int, sort: bool, splits: bool
+) -> None:
+    builder, documents = RunBuilder("auto", 3, sort=sort, splits=splits), list[tuple[bytes, list[int]]]()
+    for batch in batches:
+        keys = [b"f#%d" % (len(documents) + number) for number in range(len(batch))]
+        ids = np.array([token for document in batch for token in document], np.int64)
+        builder.note_range(0, int(ids.max(initial=0)))
+        lengths = np.array([len(document) for document in batch], np.int64)
+        builder.add(keys, ids, lengths, lengths * 4, [])
+        documents += zip(keys, batch, strict=True)
+    if sort:
+        documents.sort(key=lambda document: (xxhash.xxh3_64_intdigest(document[0], 3), document[0]))
+    largest = max((token for _, tokens in documents for token in tokens), default=0)
+    dtype = "uint16" if largest <= 0xFFFF else "int32"
+    payloads = [np.array(tokens, DTYPES[dtype]).tobytes() for _, tokens in documents]
+    with tempfile.TemporaryDirectory() as folder, patch.object(runs, "PIECE_BYTES", piece):
+        info = builder.write(folder, "000000-000", "tag", durable=False)
+        with open(os.path.join(folder, run_paths(info.name)[0]), "rb") as file:
+            assert file.read() == b"".join(payloads)
+        run = open_run(folder, info)
+        assert (info.dtype, info.tokens, info.num_bytes) == (dtype, sum(run.tokens), len(b"".join(payloads)))
+        assert run.keys.to_pylist() == [key for key, _ in documents]
+        assert run.xxh3_64.tolist() == [xxhash.xxh3_64_intdigest(payload) for payload in payloads]
+        tagged = [xxhash.xxh3_64_intdigest(SPLIT_TAG + key, 3) if splits else 0 for key, _ in documents]
+        assert run.split.tolist() == tagged
+        first = len(documents) // 2
+        assert run.documents(first, len(documents)).to_pylist() == payloads[first:]
