@@ -1,6 +1,6 @@
 """Stage 1: workers read tasks, tokenize and write sorted runs; a receipt a task. Killed, it goes on from its receipts.
 
-Memory of a worker: one batch of about 1 MiB of text, and one run of at most `RUN_BYTES` ids, held twice while sorted.
+Memory of a worker: one batch of about 1 MiB of text, and one run of about `RUN_BYTES` ids, held once.
 """
 
 from __future__ import annotations
