@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardtool.errors import RemoteError, SourceChanged, SourceNotFound
 from shardtool.storage.s3.client import S3Client
-from shardtool.storage.s3.exchange import Broken, Request, Response
+from shardtool.storage.s3.exchange import Broken, Into, Request, Response
 from shardtool.storage.s3.many import Get, Got, get_many, get_one
 from shardtool.storage.s3.place import S3Place
 from shardtool.storage.s3.retry import Pace
@@ -37,7 +37,8 @@ class Shelf:
     name: str = "shelf"
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def exchange(self, request: Request, into: memoryview | None = None) -> Response:
+    def exchange(self, request: Request, into: Into | None = None) -> Response:
+        assert into is None or isinstance(into, memoryview)
         with self._lock:
             self.asked.append(request)
             self.in_flight += 1

@@ -42,9 +42,7 @@ def staged_next(result: StageResult) -> list[str]:
 
 def plan_text(plan: StagePlan) -> str:
     """What a run would do."""
-    there = (
-        f", {format_bytes(plan.here_bytes)} of it here" if plan.here_bytes else ""
-    )
+    there = f", {format_bytes(plan.here_bytes)} of it here" if plan.here_bytes else ""
     lines = [
         f"plan   {plan.paths[0]}   {plural(plan.num_shards, 'shard')}, {format_bytes(plan.num_bytes)}{there}",
         f"       to fetch {format_bytes(plan.missing_bytes)} in {plural(plan.requests, 'request')}, "

@@ -1,7 +1,7 @@
 """Places that hold data sets: local folders and object stores behave alike. The interface is `base.Place`.
 
-    place = open_place("s3://bucket/out")       or open_place("out")
-    place.read("manifest.json")
+place = open_place("s3://bucket/out")       or open_place("out")
+place.read("manifest.json")
 """
 
 from __future__ import annotations
