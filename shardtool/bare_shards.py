@@ -222,14 +222,14 @@ def _shards_at(place: str) -> list[str]:
     if os.path.isdir(place):
         top = os.path.join(place, DATA)
         inner = _tars_below(top) if os.path.isdir(top) else []
-        return inner or sorted(_tars_in(place), key=_natural)
+        return inner or sorted(_tars_in(place), key=natural)
     if os.path.lexists(place):
         return [place]
     paths = expand_braces(place)
     if len(paths) > 1:
         return paths
     return (
-        sorted((path for path in glob.glob(place) if os.path.isfile(path)), key=_natural) if _GLOB.search(place) else []
+        sorted((path for path in glob.glob(place) if os.path.isfile(path)), key=natural) if _GLOB.search(place) else []
     )
 
 
@@ -244,12 +244,12 @@ def _objects_at(url: str) -> list[str]:
     if found := _GLOB.search(url):
         top = url[: found.start()].rpartition("/")[0]
         urls = [f"{top}/{stat.path}" for stat in open_place(top).list()]
-        return sorted((one for one in urls if _matches(one, url)), key=_natural)
+        return sorted((one for one in urls if _matches(one, url)), key=natural)
     place = open_place(url)
     names = [stat.path for stat in place.list() if stat.path.endswith(SUFFIX)]
     inner = [name for name in names if name.startswith(f"{DATA}/")]
     chosen = inner or [name for name in names if "/" not in name]
-    return [place.shown(name) for name in sorted(chosen, key=lambda name: (os.path.dirname(name), _natural(name)))]
+    return [place.shown(name) for name in sorted(chosen, key=lambda name: (os.path.dirname(name), natural(name)))]
 
 
 def _matches(url: str, pattern: str) -> bool:
@@ -268,11 +268,11 @@ def _tars_below(top: str) -> list[str]:
     found: list[str] = []
     for folder, folders, _ in os.walk(top):
         folders.sort()
-        found += sorted(_tars_in(folder), key=_natural)
+        found += sorted(_tars_in(folder), key=natural)
     return found
 
 
-def _natural(path: str) -> list[tuple[int, str]]:
+def natural(path: str) -> list[tuple[int, str]]:
     """Sorts shard 10 after shard 9, whatever the padding."""
     return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"([0-9]+)", path)]
 

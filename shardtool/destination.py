@@ -141,6 +141,8 @@ def locked(out: str, part: tuple[int, int] | None) -> Iterator[None]:
         for path, fd in reversed(held):
             _unlock(path, fd)
         with suppress(OSError):  # what is not empty stays
+            with suppress(OSError):
+                os.rmdir(spool_folder(out))
             for folder in (os.path.join(root, HIDDEN), *made):
                 os.rmdir(folder)
 

@@ -99,6 +99,15 @@ def escape_bytes(name: bytes) -> bytes:
     return name
 
 
+def is_utf8(name: bytes) -> bool:
+    """Whether `name` is UTF-8 text."""
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def parse_rule(
     group_by: str = "first-dot",
     *,

@@ -19,6 +19,7 @@ from shardtool.index_file import encode_index
 from shardtool.model import PartTotals, Receipt
 from shardtool.names import index_path
 from shardtool.plan_file import read_rows
+from shardtool.plugins import resolve
 from shardtool.receipts import write_receipt
 from shardtool.samples import member_names
 from shardtool.sources.opening import open_reader
@@ -26,7 +27,6 @@ from shardtool.sources.reader import FRESH_SECONDS, MEDIUM
 from shardtool.storage import open_place
 from shardtool.storage.retries import new_retries
 from shardtool.storage.shard_file import ShardFile
-from shardtool.worker import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

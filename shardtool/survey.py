@@ -16,7 +16,7 @@ import xxhash
 
 from shardtool import columns
 from shardtool.formats.tar import unportable_names
-from shardtool.keys import RULES, join
+from shardtool.keys import RULES, is_utf8, join
 from shardtool.model import Problem, Tally
 from shardtool.names import SPLIT_ALIASES
 from shardtool.samples import keys_of
@@ -232,17 +232,9 @@ def _count_not_utf8(entries: EntryTable) -> int:
     count = 0
     for start in range(0, entries.num_entries, _CHUNK):
         names = columns.to_list(entries.names.slice(start, _CHUNK))
-        if not _is_utf8(b"/".join(names)):
-            count += sum(not _is_utf8(name) for name in names)
+        if not is_utf8(b"/".join(names)):
+            count += sum(not is_utf8(name) for name in names)
     return count
-
-
-def _is_utf8(data: bytes) -> bool:
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def each_name(entries: EntryTable) -> Iterator[tuple[int, bytes, bytes]]:

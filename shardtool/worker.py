@@ -8,7 +8,6 @@ Messages from it: pickles of (task id, is_good, result or exception).
 from __future__ import annotations
 
 import gc
-import importlib
 import multiprocessing
 import os
 import pickle
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import ExecutorError, ShardtoolError, WorkerLost
+from shardtool.plugins import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,12 +42,6 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _SOON_S = 0.005
 _LOCKING = frozenset(str(module.__file__) for module in (threading, futures_base, futures_thread))
 _START_LOCK = threading.Lock()
-
-
-def resolve(name: str) -> Any:
-    """The object that `module:attribute` names, imported on the way."""
-    module, _, attribute = name.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def begin_message(function: str, context: Any) -> bytes:

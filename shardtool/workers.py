@@ -26,7 +26,8 @@ from multiprocessing import connection as mp_connection
 from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import ExecutorError, WorkerLost
-from shardtool.worker import begin_message, resolve, start_process, start_server, task_message
+from shardtool.plugins import resolve
+from shardtool.worker import begin_message, start_process, start_server, task_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

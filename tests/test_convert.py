@@ -433,3 +433,11 @@ def test_damaged_records_are_errors_of_ours(tree: Path, tmp_path: Path, name: st
         shard.write_bytes(data[: int(rng.integers(len(data)))] if trial % 3 == 0 else data)
         done = run_cli("convert", tmp_path / "bare", tmp_path / f"out{trial}")
         assert done.code in (0, 4, 5), done.err
+
+
+def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"key": "a", "txt": "1"}\n\n{"key":\n')
+    done = run_cli("convert", tmp_path / "t.jsonl", tmp_path / "out")
+    assert done.code == 4
+    assert "t.jsonl: line 3 is no JSON" in done.err
+    assert not (tmp_path / "out").exists()

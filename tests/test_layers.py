@@ -9,8 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "shardtool"
 LAYERS = (
-    "errors model token_options token_lengths units names compat_rules hashing permute keys columns samples sniff "
-    "worker workers",
+    "errors plugins model token_options token_lengths units names compat_rules hashing permute keys columns samples "
+    "sniff worker workers",
     "storage",
     "sources formats index_file",
     "scan runs group twins required labels match row_parts join splits cuts plan plan_rows "

@@ -7,10 +7,10 @@ made when they are written. It refuses, before a byte is written, what its loade
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from shardtool.errors import UsageProblem
+from shardtool.plugins import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,8 +63,7 @@ def get_dialect(name: str) -> Callable[[Dataset, str], Emission]:
     """
     if name not in DIALECTS:
         raise UsageProblem(f"{name!r} is no dialect", hint=f"one of: {', '.join(DIALECTS)}")
-    module, _, attribute = DIALECTS[name].partition(":")
-    return cast("Callable[[Dataset, str], Emission]", getattr(import_module(module), attribute))
+    return cast("Callable[[Dataset, str], Emission]", resolve(DIALECTS[name]))
 
 
 def prepare(dataset: Dataset, names: Sequence[str], shares: str = "") -> list[Emission]:

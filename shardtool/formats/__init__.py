@@ -6,10 +6,10 @@ Adding one = a module with a `Format`, a line in `FORMATS`, a conformance class,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from shardtool.errors import UnknownFormat, UsageProblem
+from shardtool.plugins import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -184,15 +184,13 @@ def get_format(name: str, settings: Settings | None = None) -> Format:
     """
     if name not in FORMATS:
         raise UnknownFormat(f"{name!r} is no format", hint=f"one of: {', '.join(FORMATS)}")
-    module, _, attribute = FORMATS[name].partition(":")
-    make = cast("Callable[[Settings], Format]", getattr(import_module(module), attribute))
+    make = cast("Callable[[Settings], Format]", resolve(FORMATS[name]))
     return make(settings or Settings())
 
 
 def open_parts(dataset: OpenShards, shard: int) -> PartsReader:
     """A reader of the parts of shard k of a data set whose addressing is ROWS."""
-    module, _, name = PARTS_READERS[dataset.manifest.format].partition(":")
-    return cast("PartsReader", getattr(import_module(module), name)(dataset, shard))
+    return cast("PartsReader", resolve(PARTS_READERS[dataset.manifest.format])(dataset, shard))
 
 
 def columns_of(table: SampleTable, schema: dict[str, str], *, has_media: bool = False) -> tuple[Column, ...]:

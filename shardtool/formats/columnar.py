@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from shardtool import columns
 from shardtool.errors import BadKey, PlanError
+from shardtool.keys import is_utf8
 from shardtool.samples import keys_of
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def check_cells(table: SampleTable, columns_: tuple[Column, ...]) -> None:
 
 def _check_names(table: SampleTable) -> None:
     parts = [*table.part_names, *(part.name for part in table.generated)]
-    bad = [name for name in parts if not _is_utf8(name)] or _bad_keys(table)
+    bad = [name for name in parts if not is_utf8(name)] or _bad_keys(table)
     if bad:
         shown = "\n".join(f"  {_show(name)}" for name in bad[:SHOWN])
         raise BadKey(
@@ -145,7 +146,7 @@ def _bad_keys(table: SampleTable) -> list[bytes]:
             pass
         else:
             return []
-    return [key for key in keys_of(table, np.arange(table.num_samples)) if not _is_utf8(key)]
+    return [key for key in keys_of(table, np.arange(table.num_samples)) if not is_utf8(key)]
 
 
 def cell_bytes(table: SampleTable, columns_: tuple[Column, ...]) -> Int64Array:
@@ -340,7 +341,7 @@ class _Cells:
         """(which of the parts, its bytes) of each that does not fit; slow, for messages."""
         data, ends = memoryview(self.data), np.cumsum(self.sizes).tolist()
         values = [bytes(data[end - size : end]) for end, size in zip(ends, self.sizes.tolist(), strict=True)]
-        fits = _is_number if self.column.kind == "int64" else _is_utf8
+        fits = _is_number if self.column.kind == "int64" else is_utf8
         return [(place, value) for place, value in enumerate(values) if not fits(value)]
 
 
@@ -371,14 +372,6 @@ def _is_number(value: bytes) -> bool:
     except ValueError:
         return False
     return str(number).encode() == value and -(1 << 63) <= number < 1 << 63
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _show(name: bytes) -> str:

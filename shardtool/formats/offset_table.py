@@ -18,6 +18,7 @@ from shardtool import columns
 from shardtool.errors import BadKey
 from shardtool.formats.records import Pieces, Records
 from shardtool.formats.tfrecord import refuse_names
+from shardtool.keys import is_utf8
 from shardtool.samples import keys_of
 
 if TYPE_CHECKING:
@@ -44,21 +45,13 @@ def check_names(table: SampleTable, settings: Settings, what: str) -> None:
         BadKey: some are not, or a part has the name of a column that is added.
     """
     refuse_names([column.name for column in settings.columns], (KEY, MISSING), f"{what} columns")
-    bad = [key for key in keys_of(table, np.arange(table.num_samples)) if not _is_utf8(key)]
+    bad = [key for key in keys_of(table, np.arange(table.num_samples)) if not is_utf8(key)]
     if bad:
         shown = "".join(f"\n  {key.decode('utf-8', 'backslashreplace')}" for key in bad[:5])
         raise BadKey(
             f"{len(bad):,} keys are not UTF-8, which {what} needs for its column of keys{shown}",
             hint="--escape-names writes such bytes as %XX",
         )
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def row_sizes(table: SampleTable, settings: Settings) -> Int64Array:

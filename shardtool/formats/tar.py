@@ -28,6 +28,7 @@ from shardtool.formats.tar_header import (
     padded,
     split_name,
 )
+from shardtool.keys import is_utf8
 from shardtool.samples import keys_of, member_names_of
 
 if TYPE_CHECKING:
@@ -219,15 +220,7 @@ def unportable_names(table: SampleTable) -> list[bytes]:
     for part in table.generated:
         long_ones = np.flatnonzero((part.codes >= 0) & (table.key_bytes + 1 + len(part.name) > NAME_BYTES))
         names += [key + b"." + part.name for key in keys_of(table, long_ones)]
-    return [name for name in names if split_name(name) is None and not _is_utf8(name)]
-
-
-def _is_utf8(name: bytes) -> bool:
-    try:
-        name.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+    return [name for name in names if split_name(name) is None and not is_utf8(name)]
 
 
 def _extensions(table: SampleTable, parts: Int64Array) -> Int64Array:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardtool.bare_shards import natural
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.formats import BYTES, CELLS
 from shardtool.manifest import MANIFEST, load_manifest
@@ -228,11 +229,3 @@ def _kind(path: str) -> str:
             where={"path": path},
         )
     return SUFFIXES[suffix]
-
-
-def natural(path: str) -> list[tuple[int, str]]:
-    """Sorts shard 10 after shard 9, whatever the padding."""
-    return [(int(piece), "") if piece.isdigit() else (-1, piece) for piece in re.split(r"([0-9]+)", path)]
-
-
-__all__ = ["SourceFile", "find_sources", "natural"]

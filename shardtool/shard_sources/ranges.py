@@ -17,7 +17,7 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import AccessDenied, SourceChanged, SourceError, SourceNotFound
-from shardtool.sources.reader import MEDIUM, WINDOW_BYTES
+from shardtool.sources.reader import MEDIUM, WINDOW_BYTES, failures_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,15 +92,8 @@ class RangeReader:
 
     def failures(self) -> list[tuple[int, SourceError]]:
         """(part, error) for every part that cannot be read as planned."""
-        found = []
         buffer = memoryview(bytearray(1 << 20))
-        for part in range(self._rows.num_parts):
-            try:
-                for _ in self.stream(part, buffer):
-                    pass
-            except SourceError as error:
-                found.append((part, error))
-        return found
+        return failures_of(self._rows.num_parts, lambda part: self.stream(part, buffer))
 
     def _read(self, part: int, view: memoryview) -> None:
         inline = self._data[part] if self._data else None

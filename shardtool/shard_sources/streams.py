@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import zstandard
 
-from shardtool.errors import BadKey, UsageProblem
+from shardtool.errors import BadKey, CorruptShard, UsageProblem
 from shardtool.formats.tar_samples import normal_name
 from shardtool.model import Tally
 from shardtool.reading import Dataset
@@ -207,7 +207,14 @@ def _jsonl(path: str) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(data, 1):
             if not line.strip():
                 continue
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise CorruptShard(
+                    f"{path}: line {number:,} is no JSON: {error}",
+                    hint="mend the line, or leave the file out with --on-error skip",
+                    where={"path": path, "line": number},
+                ) from error
             if not isinstance(row, dict):
                 raise UsageProblem(f"{path}: line {number:,} is no JSON object", where={"path": path})
             yield row

@@ -5,10 +5,10 @@ Adding one = a module with a `Source` and a line in `SOURCES`.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardtool.errors import UsageProblem
+from shardtool.plugins import resolve
 
 if TYPE_CHECKING:
     from shardtool.model import ScanResult
@@ -35,5 +35,4 @@ def source_class(name: str) -> Any:
     """
     if name not in SOURCES:
         raise UsageProblem(f"unknown source {name!r}", hint=f"one of: {', '.join(SOURCES)}")
-    module, _, attribute = SOURCES[name].partition(":")
-    return getattr(import_module(module), attribute)
+    return resolve(SOURCES[name])

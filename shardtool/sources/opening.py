@@ -6,8 +6,9 @@ All roots of a plan are of one kind. A kind is known from the root as it is stor
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, cast
+
+from shardtool.plugins import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +35,7 @@ def open_reader(roots: tuple[str, ...], rows: ShardRows, members: list[bytes], f
     Raises:
         SourceError: a root cannot be opened.
     """
-    module, _, name = READERS[kind_of(roots)].partition(":")
-    make = cast("Callable[..., PartReader]", getattr(import_module(module), name))
+    make = cast("Callable[..., PartReader]", resolve(READERS[kind_of(roots)]))
     return make(roots, rows, members, fresh_until)
 
 

@@ -22,7 +22,7 @@ from shardtool import columns
 from shardtool.errors import AccessDenied, SourceChanged, SourceError, SourceNotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from shardtool.model import ShardRows
 
@@ -51,6 +51,18 @@ class PartReader(Protocol):
 
     def close(self) -> None:
         """Close all that is open."""
+
+
+def failures_of(num_parts: int, read: Callable[[int], Iterable[object]]) -> list[tuple[int, SourceError]]:
+    """(part, error) for every part whose pieces, `read(part)`, end in an error."""
+    found = []
+    for part in range(num_parts):
+        try:
+            for _ in read(part):
+                pass
+        except SourceError as error:
+            found.append((part, error))
+    return found
 
 
 class Medium:
@@ -214,15 +226,8 @@ class LocalReader:
 
     def failures(self) -> list[tuple[int, SourceError]]:
         """(part, error) for every part that cannot be read as planned; reads each file whole."""
-        found = []
         buffer = memoryview(bytearray(1 << 20))
-        for part in range(self._rows.num_parts):
-            try:
-                for _ in self.stream(part, buffer):
-                    pass
-            except SourceError as error:
-                found.append((part, error))
-        return found
+        return failures_of(self._rows.num_parts, lambda part: self.stream(part, buffer))
 
     def _read(self, fd: int, part: int, view: memoryview) -> None:
         try:

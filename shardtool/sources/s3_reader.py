@@ -15,6 +15,7 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import AccessDenied, SourceChanged, SourceError, SourceNotFound
+from shardtool.sources.reader import failures_of
 from shardtool.sources.s3_url import base_of
 from shardtool.storage.s3.client import client_for
 from shardtool.storage.s3.many import Get, get_many, get_one
@@ -88,14 +89,7 @@ class S3Reader:
 
     def failures(self) -> list[tuple[int, SourceError]]:
         """(part, error) for every part that cannot be read as planned; reads each object whole."""
-        found = []
-        for part in range(self._rows.num_parts):
-            try:
-                for _ in self._pieces(part):
-                    pass
-            except SourceError as error:
-                found.append((part, error))
-        return found
+        return failures_of(self._rows.num_parts, self._pieces)
 
     def url_of(self, part: int) -> str:
         """Where a part lies, for messages."""
