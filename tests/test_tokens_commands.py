@@ -76,6 +76,15 @@ def test_a_dry_run_of_a_large_source_estimates_and_says_so(tmp_path: Path, monke
     assert run_cli("plan", tmp_path / "in", tmp_path / "no", "--format", "bin", "--write").code == 2
 
 
+def test_an_estimate_counts_ids_of_one_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtool.tokens.estimate.SAMPLE_BYTES", 2000)
+    make_tree(tmp_path / "in", {f"{number}.jsonl": jsonl(["x" * 900]) for number in range(9)})
+    options = ("--format", "bin", "--eod", "none", "--dtype", "uint8", "--shard-tokens", "900", "--json")
+    planned = run_cli("plan", tmp_path / "in", tmp_path / "out", *options)
+    assert planned.json["is_estimate"] is True
+    assert len(planned.json["shards"]) >= 9
+
+
 def test_verify_reads_all_and_names_a_damaged_idx(out: Path) -> None:
     assert run_cli("verify", out, "--deep").code == 0
     idx = Path(f"{prefixes(out)[0]}.idx")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import shutil
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 from pairs import read_pair
 
 from shardtool.build import PackRequest, build
-from shardtool.errors import FormatError, PlanMismatch, SampleTooLarge, SourceError, UsageProblem
+from shardtool.errors import DuplicateKey, FormatError, PlanMismatch, SampleTooLarge, SourceError, UsageProblem
 from shardtool.executors.local import LocalExecutor
 from shardtool.manifest import load_manifest
 from shardtool.plan import PlanOptions
@@ -37,6 +39,17 @@ if TYPE_CHECKING:
 
 def pack_tokens(source: Path, out: Path, *, tokens: dict[str, Any] | None = None, **options: Any) -> PackResult:
     return pack(source, out, format="bin", tokens=TokenOptions(**(tokens or {})), **options)
+
+
+def tar_of(members: Sequence[tuple[str, bytes]]) -> bytes:
+    """A tar archive, its members as listed."""
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return sink.getvalue()
 
 
 def prefixes(out: Path, split: str = "") -> list[Path]:
@@ -254,6 +267,15 @@ def test_duplicates_are_packed_once_the_first_of_the_source(tmp_path: Path) -> N
     assert result.manifest.ledger == {"seen": 5, "packed": 3, "ignored": {"duplicate": 2}, "failed": 0}
 
 
+def test_a_long_duplicate_counts_once(tmp_path: Path) -> None:
+    text = "0123456789abcdef" * 2
+    make_tree(tmp_path / "in", {"a.jsonl": jsonl([text, text, "other"])})
+    result = pack_tokens(tmp_path / "in", tmp_path / "out", tokens={"dedup": "exact", "max_doc_tokens": 10})
+    assert result.manifest is not None
+    assert result.manifest.ledger == {"seen": 3, "packed": 2, "ignored": {"duplicate": 1}, "failed": 0}
+    assert len(documents(tmp_path / "out")) == 4 + 1
+
+
 @pytest.mark.parametrize("policy", ["drop", "keep"])
 def test_empty_documents_follow_the_policy(tmp_path: Path, policy: str) -> None:
     make_tree(tmp_path / "in", {"a.jsonl": jsonl(["one", "", "two"])})
@@ -333,6 +355,12 @@ def test_ids_are_taken_as_they_are_and_the_type_follows_the_largest(tmp_path: Pa
     assert result.manifest.membership["tokens"]["dtype"] == "uint16"
 
 
+def test_the_type_holds_the_padding(tmp_path: Path) -> None:
+    make_tree(tmp_path / "in", {"a.jsonl": b'{"input_ids": [1, 2, 3]}\n'})
+    pack_tokens(tmp_path / "in", tmp_path / "out", tokens={"tokenizer": "none", "context": 4, "pad": "70000"})
+    assert documents(tmp_path / "out") == [[1, 2, 3, 70000]]
+
+
 def test_an_id_that_does_not_fit_names_its_document(tmp_path: Path) -> None:
     source = ids_source(tmp_path / "in", "parquet")
     with pytest.raises(SourceError, match=r"a\.parquet#1: token id 70,000 does not fit uint16"):
@@ -393,6 +421,35 @@ def test_equal_paths_of_two_sources_have_different_keys(tmp_path: Path) -> None:
         make_tree(tmp_path / name, {"a.jsonl": jsonl([name])})
     pack([tmp_path / "x", tmp_path / "y"], tmp_path / "out", format="bin", tokens=TokenOptions())
     assert keyed(tmp_path / "out") == {"x/a.jsonl#0": b"x", "y/a.jsonl#0": b"y"}
+
+
+def test_equal_paths_in_folders_of_one_name_have_different_keys(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        make_tree(tmp_path / name / "data", {"a.jsonl": jsonl([name])})
+    pack([tmp_path / name / "data" for name in ("x", "y")], tmp_path / "out", format="bin", tokens=TokenOptions())
+    assert keyed(tmp_path / "out") == {"x/data/a.jsonl#0": b"x", "y/data/a.jsonl#0": b"y"}
+
+
+@pytest.mark.parametrize("shuffle", ["global", "none"])
+def test_a_key_that_comes_twice_is_an_error(tmp_path: Path, shuffle: str) -> None:
+    make_tree(tmp_path / "in", {"a.tar": tar_of([("k.txt", b"one"), ("other.txt", b"x"), ("k.txt", b"two")])})
+    with pytest.raises(DuplicateKey, match=r"1 keys stand for more than one document: a\.tar#k"):
+        pack_tokens(tmp_path / "in", tmp_path / "out", shuffle=shuffle)
+
+
+def test_a_sample_of_a_tar_is_one_document(tmp_path: Path) -> None:
+    members = [("a.txt", b"second"), ("a.text", b"first"), ("a.json", b"{}"), ("b.txt", b"b"), ("c.jpg", b"no")]
+    make_tree(tmp_path / "in", {"x.tar": tar_of(members)})
+    pack_tokens(tmp_path / "in", tmp_path / "out")
+    assert keyed(tmp_path / "out") == {"x.tar#a": b"first", "x.tar#b": b"b"}
+
+
+def test_compressed_archives_are_refused(tmp_path: Path) -> None:
+    tar = tar_of([("a.txt", b"one")])
+    files = {"a.tar.gz": gzip.compress(tar), "b.tar.zst": zstandard.compress(tar), "c.tgz": gzip.compress(tar)}
+    make_tree(tmp_path / "in", {**files, "d.txt.gz": gzip.compress(b"good"), "e.gz": gzip.compress(b"good, too")})
+    with pytest.raises(UsageProblem, match="3 files are compressed archives"):
+        pack_tokens(tmp_path / "in", tmp_path / "out")
 
 
 def test_pictures_are_refused_with_another_format(tmp_path: Path) -> None:

@@ -225,16 +225,21 @@ def _text(key: bytes, data: bytes) -> Found:
 
 
 def _members(file: InputFile, text_field: str) -> Iterator[Found]:
+    """One document a sample: its part called as the text field, else `txt`, else `text`."""
     from shardtool.bare_shards import read_bare
 
     shard = read_bare(file.full_path)
-    wanted = {name.encode() for name in (text_field, *TEXT_PARTS)}
+    ranks = {name.encode(): rank for rank, name in reversed(list(enumerate((text_field, *TEXT_PARTS))))}
     names, owners = shard.part_names, np.repeat(np.arange(len(shard.keys)), np.diff(shard.part_start)).tolist()
+    chosen: dict[int, int] = {}  # sample: part
+    for part, name in enumerate(names):
+        before = chosen.get(owners[part])
+        if name in ranks and (before is None or ranks[name] < ranks[names[before]]):
+            chosen[owners[part]] = part
     with open(file.full_path, "rb") as stream:
-        for part, name in enumerate(names):
-            if name in wanted:
-                stream.seek(int(shard.part_offset[part]))
-                yield _text(file.path + b"#" + shard.keys[owners[part]], stream.read(int(shard.part_sizes[part])))
+        for sample, part in chosen.items():
+            stream.seek(int(shard.part_offset[part]))
+            yield _text(file.path + b"#" + shard.keys[sample], stream.read(int(shard.part_sizes[part])))
 
 
 def _tables(task: Task, name: str, *, wants_ids: bool) -> Iterator[Batch]:

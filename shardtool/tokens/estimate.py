@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardtool.plan import DEFAULT_BIN_BYTES
 from shardtool.tokens.build import check_options, decide_for
 from shardtool.tokens.inputs import LINES, find_inputs
+from shardtool.tokens.runs import itemsize_of
 from shardtool.tokens.stage import RUN_BYTES
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ def estimate(request: PackRequest, pool: WorkerPool, num_workers: int) -> Estima
         here = replace(request, out=os.path.join(folder, "out"), durable=False)
         decided = decide_for(here, options, sampled, pool, _Silence())
     assert options.tokens is not None
-    itemsize = 2 if decided.plan.dtype == "uint16" else 4
-    by_tokens = options.tokens.shard_tokens * itemsize
+    by_tokens = options.tokens.shard_tokens * itemsize_of(decided.plan.dtype)
     return Estimate(
         plan=decided.plan,
         ledger=decided.ledger,

@@ -100,7 +100,7 @@ def find_inputs(
 
     Raises:
         SourceError: a source cannot be read, or holds nothing.
-        UsageProblem: files that hold no text.
+        UsageProblem: files that hold no text, or compressed archives.
     """
     roots, files = [], []
     ignored, failed = Tally(), Tally()
@@ -121,6 +121,7 @@ def find_inputs(
             path = table.path(row)
             kind = kind_of(os.fsdecode(path))
             files.append(InputFile(table.roots[0], path, int(table.sizes[row]), int(table.mtimes_ns[row]), *kind))
+    _check_archives(files)
     _check_text(files)
     files = _with_distinct_names(files)
     if not files:
@@ -136,6 +137,24 @@ def kind_of(name: str) -> tuple[str, str]:
     if suffix in _COMPRESSED:
         return (LINES if _KINDS.get(os.path.splitext(stem)[1]) == LINES else TEXT), _COMPRESSED[suffix]
     return _KINDS.get(suffix, TEXT), ""
+
+
+def _check_archives(files: list[InputFile]) -> None:
+    """Refuse archives and tables compressed as a whole: decompressed they would pass for one long text."""
+    wrong = [file for file in files if file.compression and file.kind == TEXT and _is_archive(file)]
+    wrong += [file for file in files if file.path.lower().endswith((b".tgz", b".tzst"))]
+    if wrong:
+        shown = "\n".join(f"  {file.full_path}" for file in wrong[:5])
+        raise UsageProblem(
+            f"{len(wrong):,} files are compressed archives, tables or arrays, which hold no text as they are\n{shown}",
+            hint="decompress them first; shards of shardtool: shardtool convert SRC PLAIN --format tar",
+            where={"path": wrong[0].full_path},
+        )
+
+
+def _is_archive(file: InputFile) -> bool:
+    suffix = os.path.splitext(os.path.splitext(os.fsdecode(file.path).lower())[0])[1]
+    return _KINDS.get(suffix, LINES) != LINES or bool(_NO_TEXT.fullmatch(suffix))
 
 
 def _check_text(files: list[InputFile]) -> None:
@@ -166,16 +185,20 @@ def _is_binary(file: InputFile) -> bool:
 
 
 def _with_distinct_names(files: list[InputFile]) -> list[InputFile]:
-    """Files of several roots whose paths are equal are called by root and path, so that keys stay unique."""
-    counts: dict[bytes, int] = {}
-    for file in files:
-        counts[file.path] = counts.get(file.path, 0) + 1
-    return [
-        replace(file, root=os.path.dirname(file.root), path=os.fsencode(os.path.basename(file.root)) + b"/" + file.path)
-        if counts[file.path] > 1
-        else file
-        for file in files
-    ]
+    """Files of several roots whose paths are equal are called by as much of the root as tells them apart."""
+    while True:
+        counts: dict[bytes, int] = {}
+        for file in files:
+            counts[file.path] = counts.get(file.path, 0) + 1
+        renamed = [_with_longer_name(file) if counts[file.path] > 1 else file for file in files]
+        if renamed == files:
+            return files
+        files = renamed
+
+
+def _with_longer_name(file: InputFile) -> InputFile:
+    folder, name = os.path.split(file.root)
+    return replace(file, root=folder, path=os.fsencode(name) + b"/" + file.path) if name else file
 
 
 def cut_tasks(files: Sequence[InputFile]) -> list[Task]:

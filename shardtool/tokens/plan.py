@@ -24,6 +24,7 @@ from shardtool.names import shard_path
 from shardtool.plan import DEFAULT_BIN_BYTES
 from shardtool.splits import parse_shares
 from shardtool.tokens.packing import best_fit, blocks_of
+from shardtool.tokens.repeats import find_duplicates, refuse_repeated_keys
 from shardtool.tokens.runs import itemsize_of, open_run, sorted_order
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, s
 
     Raises:
         SourceError: there is not one token.
+        DuplicateKey: two documents have one key.
         PlanError: no cut satisfies the options.
     """
     tokens = options.tokens
@@ -112,10 +114,12 @@ def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, s
     runs = [open_run(work, info) for info in infos]
     if not sum(info.tokens for info in infos):
         raise SourceError("not one token in the source", hint="--text-field and --ids-field say where the text is")
-    largest = max((info.largest_id for info in infos), default=0)
+    largest = max(info.largest_id for info in infos)
+    if tokens.context and spec.pad is not None:
+        largest = max(largest, spec.pad)
     dtype = dtype_for(largest, tokens.dtype, vocab_size=spec.vocab_size)
     is_sorted = options.shuffle == "global"
-    dropped = _duplicates(runs) if tokens.dedup == "exact" else np.zeros((0, 2), np.uint64)
+    dropped, duplicates = find_duplicates(runs) if tokens.dedup == "exact" else (np.zeros((0, 2), np.uint64), 0)
     selection = _selection(runs, options.split, dropped)
     content, ordered = _ordered(runs, selection, is_sorted=is_sorted)
     shards: list[TokenShard] = []
@@ -138,25 +142,10 @@ def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, s
         selection,
         dtype,
         num_tokens,
-        len(dropped),
+        duplicates,
         documents,
         tuple(notices),
     )
-
-
-def _duplicates(runs: list[Run]) -> Any:
-    """(hash, split hash) of every document whose content came before in the source, sorted."""
-    high, low = (np.concatenate([getattr(run, name) for run in runs]) for name in ("high", "low"))
-    place = np.concatenate([np.full(len(run.place), number, np.uint64) for number, run in enumerate(runs)])
-    place = (place << np.uint64(32)) | np.concatenate([run.place for run in runs])
-    order = np.lexsort((place, low, high))
-    again = np.zeros(len(order), bool)
-    again[1:] = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
-    rows = order[again]
-    hashes = np.concatenate([run.hash for run in runs])[rows]
-    split = np.concatenate([run.split for run in runs])[rows]
-    found = np.stack([hashes, split], axis=1)
-    return found[np.lexsort((split, hashes))]
 
 
 def _selection(runs: list[Run], shares: str, dropped: Any) -> Selection:
@@ -212,7 +201,9 @@ def _buckets(runs: list[Run]) -> Iterator[Columns]:
             np.concatenate([getattr(run, name)[a:b] for run, a, b in spans])
             for name in ("hash", "split", "tokens", "xxh3_64")
         ]
-        order = sorted_order(columns[0], keys_of(spans))
+        keys = keys_of(spans)
+        order = sorted_order(columns[0], keys)
+        refuse_repeated_keys(columns[0], keys, order)
         hashes, split, tokens, content = (column[order] for column in columns)
         yield hashes, hashes, split, tokens, content
 
@@ -231,6 +222,8 @@ def bucket_edges(first: int, last: int, count: int) -> UInt64Array:
 
 
 def _in_source_order(runs: list[Run]) -> Iterator[Columns]:
+    hashes = np.concatenate([run.hash for run in runs])
+    refuse_repeated_keys(hashes, keys_of([(run, 0, len(run.hash)) for run in runs]), np.argsort(hashes))
     base = 0
     for run in runs:
         places = np.arange(base, base + len(run.hash), dtype=np.uint64)
