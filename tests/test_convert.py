@@ -441,3 +441,90 @@ def test_a_line_that_is_no_json_is_named(tmp_path: Path) -> None:
     assert done.code == 4
     assert "t.jsonl: line 3 is no JSON" in done.err
     assert not (tmp_path / "out").exists()
+
+
+def table_file(kind: str, path: Path) -> Path:
+    """A table or archive that cannot be read without loss."""
+    rows = {
+        "surrogate.jsonl": b'{"key": "a", "txt": "\\ud83d"}\n',
+        "deep.jsonl": b'{"txt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}\n",
+        "cells.csv": b"key,txt\na,1,2\n",
+        "twice.csv": b"key,txt,txt\na,1,2\n",
+        "sum.tar.gz": gzip.compress(b"x" * 999)[:-6] + b"wrong!",
+        "none.tar.gz": b"no gzip",
+        "none.tar.bz2": b"BZh9 no bzip2 either",
+    }
+    if kind in rows:
+        (path / kind).write_bytes(rows[kind])
+    elif kind == "twice.parquet":
+        pq.write_table(pa.table([["a"], ["1"], ["2"]], names=["key", "txt", "txt"]), path / kind)
+    elif kind == "nanoseconds.parquet":
+        pq.write_table(pa.table({"key": ["a"], "at": pa.array([10**18 + 1], pa.timestamp("ns"))}), path / kind)
+    else:
+        with zipfile.ZipFile(path / kind, "w") as archive:
+            archive.writestr("a.txt", "text")
+        data = bytearray((path / kind).read_bytes())
+        for head, place in ((b"PK\3\4", 8), (b"PK\1\2", 10)):
+            data[data.find(head) + place] = 9  # Deflate64
+        (path / kind).write_bytes(data)
+    return path / kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "word"),
+    [
+        ("surrogate.jsonl", 4, "row 0 holds half of a surrogate pair"),
+        ("deep.jsonl", 4, "line 1 is no JSON"),
+        ("cells.csv", 4, "line 2 has 3 cells, the header names 2 columns"),
+        ("twice.csv", 4, "more than one column called 'txt'"),
+        ("twice.parquet", 4, "more than one column called 'txt'"),
+        ("nanoseconds.parquet", 5, "a value that has no text"),
+        ("deflate64.zip", 5, "'a.txt' is compressed by method 9"),
+        ("sum.tar.gz", 4, "is damaged"),
+        ("none.tar.gz", 4, "is damaged"),
+        ("none.tar.bz2", 4, "is damaged"),
+    ],
+)
+def test_what_cannot_be_read_without_loss_is_an_error_that_names_it(
+    tmp_path: Path, kind: str, code: int, word: str
+) -> None:
+    done = run_cli("convert", table_file(kind, tmp_path), tmp_path / "out")
+    assert done.code == code
+    assert kind in done.err
+    assert word in done.err
+    assert "hint" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_cell_of_a_csv_may_be_large(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f"key,txt\na,{'x' * 300_000}\n")
+    convert(tmp_path / "rows.csv", tmp_path / "out")
+    assert samples_of(tmp_path / "out") == {("train", b"a"): {"txt": b"x" * 300_000}}
+
+
+def test_a_table_may_have_a_name_that_is_not_utf8(tmp_path: Path) -> None:
+    table = os.fsencode(tmp_path) + b"/n\xff.jsonl"
+    with open(table, "wb") as file:
+        file.write(b'{"txt": "one"}\n')
+    done = run_cli("convert", os.fsdecode(table), tmp_path / "out", "--escape-names")
+    assert done.code == 0, done.err
+    assert [key for _, key in samples_of(tmp_path / "out")] == [b"n%FF-00000000"]
+
+
+def test_links_in_a_compressed_tar_are_counted_as_links(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        for name, kind in (("a.txt", tarfile.REGTYPE), ("b.txt", tarfile.SYMTYPE), ("c.txt", tarfile.FIFOTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "a.txt"
+            archive.addfile(member)
+    document = convert(tmp_path / "a.tar.gz", tmp_path / "out")
+    assert document["ledger"]["ignored"] == {"link": 1, "special": 1}
+
+
+def test_a_lost_table_of_class_names_is_an_error(tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "a", label_from="parent")
+    os.unlink(tmp_path / "a" / "labels.json")
+    done = run_cli("convert", tmp_path / "a", tmp_path / "b")
+    assert done.code == 4
+    assert "labels.json is missing" in done.err
+    assert "shardtool index" in done.err

@@ -9,7 +9,6 @@ import json
 import mmap
 import os
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +26,7 @@ from shardtool.shard_sources.find import STREAM
 from shardtool.shard_sources.members import Members
 from shardtool.shard_sources.ranges import PREFIX
 from shardtool.shard_sources.records import KEYS, PARSERS
+from shardtool.storage import open_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,11 +96,14 @@ def labels_of(dataset: Dataset, index: ShardIndex) -> tuple[Int32Array | None, t
     """(label of each part's sample, class names); (None, ()) where the data set has no names of classes."""
     if index.labels is None or dataset.manifest.labels is None:
         return None, ()
-    names: tuple[str, ...] = ()
-    with suppress(OSError, ValueError), open(os.path.join(dataset.path, LABELS), "rb") as text:
-        names = tuple(json.loads(text.read()))
-    if not names:
-        return None, ()
+    try:
+        names = tuple(map(str, json.loads(open_place(dataset.path).read(LABELS))))
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        raise CorruptShard(
+            f"{dataset.path} has labels, and their names are lost: {LABELS} is missing or damaged",
+            hint=f"shardtool verify {dataset.path} tells what is wrong, shardtool index {dataset.path} builds it again",
+            where={"path": dataset.path},
+        ) from error
     known = np.where(index.labels < len(names), index.labels, -1)
     return np.asarray(known, np.int32)[index.owners()], names
 

@@ -68,14 +68,20 @@ def unpack(job: SpoolJob, task: tuple[int, SourceFile]) -> Members | ShardtoolEr
         return _unpack(job, number, file)
     except ShardtoolError as error:
         return error
-    except OSError as error:
-        return SourceError(f"{file.path} cannot be read: {error.strerror or error}", where={"path": file.path})
     except DECODE_ERRORS as error:
-        return CorruptShard(
-            f"{file.path} is damaged: {error}",
-            hint="copy it again from where it came; --on-error skip leaves the whole file out",
-            where={"path": file.path},
-        )
+        return _damaged(file, error)
+    except OSError as error:
+        if error.errno is None:  # of a decoder, bz2 or Arrow: the system always gives a number
+            return _damaged(file, error)
+        return SourceError(f"{file.path} cannot be read: {error.strerror or error}", where={"path": file.path})
+
+
+def _damaged(file: SourceFile, error: Exception) -> CorruptShard:
+    return CorruptShard(
+        f"{file.path} is damaged: {error}",
+        hint="copy it again from where it came; --on-error skip leaves the whole file out",
+        where={"path": file.path},
+    )
 
 
 def _unpack(job: SpoolJob, number: int, file: SourceFile) -> Members:

@@ -13,6 +13,7 @@ import io
 import json
 import lzma
 import os
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -23,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import zstandard
 
-from shardtool.errors import BadKey, CorruptShard, UsageProblem
+from shardtool.errors import BadKey, CorruptShard, SourceError, UsageProblem
 from shardtool.formats.tar_samples import normal_name
 from shardtool.model import Tally
 from shardtool.reading import Dataset
@@ -32,9 +33,10 @@ from shardtool.shard_sources.find import STREAM
 from shardtool.shard_sources.records import PARSERS
 from shardtool.storage import is_remote
 from shardtool.storage.stream import open_binary
+from shardtool.units import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from shardtool.shard_sources.find import SourceFile
 
@@ -46,6 +48,7 @@ DECODE_ERRORS = (
     EOFError,
     UnicodeDecodeError,
     csv.Error,
+    gzip.BadGzipFile,
     json.JSONDecodeError,
     lzma.LZMAError,
     pa.ArrowException,
@@ -142,7 +145,8 @@ def _tar(path: str, ignored: Tally) -> Iterator[Part]:
             name = os.fsencode(member.name)
             place = normal_name(name)
             if not member.isreg():
-                ignored.add("directory" if member.isdir() else "link" if member.islnk() else "special", name)
+                is_link = member.islnk() or member.issym()
+                ignored.add("directory" if member.isdir() else "link" if is_link else "special", name)
             elif place is None:
                 ignored.add("bad_name", name, "absolute, or with `..`")
             else:
@@ -168,7 +172,18 @@ def _zip(path: str, ignored: Tally) -> Iterator[Part]:
             elif place is None:
                 ignored.add("bad_name", name, "absolute, or with `..`")
             else:
-                yield place, archive.read(member), -1
+                yield place, _unzipped(path, archive, member), -1
+
+
+def _unzipped(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    try:
+        return archive.read(member)
+    except NotImplementedError as error:  # Deflate64, as Windows writes large files
+        raise SourceError(
+            f"{path}: {member.filename!r} is compressed by method {member.compress_type}, which cannot be read here",
+            hint="unpack it with 7z, then: shardtool pack FOLDER OUT; or leave the file out with --on-error skip",
+            where={"path": path},
+        ) from error
 
 
 def _records(file: SourceFile) -> Iterator[Part]:
@@ -185,8 +200,9 @@ def _parquet(path: str) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     with open_binary(path) as data, pq.ParquetFile(data) as file:
+        _check_columns(path, file.schema_arrow.names)
         for batch in file.iter_batches(ROWS_AT_ONCE):
-            yield from batch.to_pylist()
+            yield from _rows_of(path, batch)
 
 
 def _arrow(path: str) -> Iterator[dict[str, Any]]:
@@ -198,8 +214,33 @@ def _arrow(path: str) -> Iterator[dict[str, Any]]:
             source.seek(0)
             batches = pa.ipc.open_stream(source)
         for batch in batches:
+            _check_columns(path, batch.schema.names)
             for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-                yield from batch.slice(start, ROWS_AT_ONCE).to_pylist()
+                yield from _rows_of(path, batch.slice(start, ROWS_AT_ONCE))
+
+
+def _rows_of(path: str, batch: Any) -> list[dict[str, Any]]:
+    """The rows of a batch; times that Python has no value for (nanoseconds, the year 10,000) cannot be rows."""
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise SourceError(
+            f"{path} holds a value that has no text: {error}",
+            hint="write that column again as text or as microseconds; --on-error skip leaves the whole file out",
+            where={"path": path},
+        ) from error
+    return rows
+
+
+def _check_columns(path: str, names: Sequence[str]) -> None:
+    """Refuse a table with two columns of one name: a row would keep one of them."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CorruptShard(
+            f"{path} has more than one column called {twice[0]!r}",
+            hint="give each column a name of its own, or leave the file out with --on-error skip",
+            where={"path": path},
+        )
 
 
 def _jsonl(path: str) -> Iterator[dict[str, Any]]:
@@ -209,7 +250,7 @@ def _jsonl(path: str) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise CorruptShard(
                     f"{path}: line {number:,} is no JSON: {error}",
                     hint="mend the line, or leave the file out with --on-error skip",
@@ -222,13 +263,25 @@ def _jsonl(path: str) -> Iterator[dict[str, Any]]:
 
 def _csv(path: str) -> Iterator[dict[str, Any]]:
     delimiter = "\t" if path.lower().endswith(".tsv") else ","
+    csv.field_size_limit(sys.maxsize)  # of a cell; 128 KiB otherwise
     with io.TextIOWrapper(open_binary(path), encoding="utf-8-sig", newline="") as text:
-        yield from csv.DictReader(text, delimiter=delimiter, strict=True)
+        rows = csv.DictReader(text, delimiter=delimiter, strict=True)
+        names = list(rows.fieldnames or ())
+        _check_columns(path, names)
+        for row in rows:
+            if None in row:
+                raise CorruptShard(
+                    f"{path}: line {rows.line_num:,} has {len(names) + len(row[None]):,} cells, "
+                    f"the header names {plural(len(names), 'column')}",
+                    hint="quote cells that hold the separator, or leave the file out with --on-error skip",
+                    where={"path": path, "line": rows.line_num},
+                )
+            yield row
 
 
 def _table(path: str, rows: Iterator[dict[str, Any]], key_column: str) -> Iterator[Part]:
     """Every row a sample, every column a part; keys from a column, or numbers behind the name of the file."""
-    stem = os.path.basename(path).split(".")[0]
+    stem = os.path.basename(path).split(".")[0].encode("utf-8", "surrogateescape")
     for number, row in enumerate(rows):
         column = key_column or next((name for name in KEY_COLUMNS if name in row), "")
         if column and row.get(column) is None:
@@ -237,16 +290,21 @@ def _table(path: str, rows: Iterator[dict[str, Any]], key_column: str) -> Iterat
                 hint="--key-column names another; without one rows are numbered",
                 where={"path": path, "row": number},
             )
-        key = key_of(row[column]) if column else f"{stem}-{number:08d}".encode()
-        found = 0
-        for name, value in row.items():
-            part = None if name == column or name is None else part_of(name, value)
-            if part is not None:
-                found += 1
-                yield key + b"." + part[0], part[1], -1
+        try:
+            key = key_of(row[column]) if column else stem + b"-%08d" % number
+            parts = [part_of(name, value) for name, value in row.items() if name != column]
+        except UnicodeEncodeError as error:
+            raise CorruptShard(
+                f"{path}: row {number:,} holds half of a surrogate pair: {error.object[error.start]!a} is no text",
+                hint="mend the row, or leave the file out with --on-error skip",
+                where={"path": path, "row": number},
+            ) from error
+        found = [part for part in parts if part is not None]
         if not found:
             raise BadKey(
                 f"{path}: row {number:,} has no value but its key",
                 hint="a sample needs one part at least",
                 where={"path": path, "row": number},
             )
+        for part, data in found:
+            yield key + b"." + part, data, -1

@@ -47,6 +47,16 @@ def test_a_data_set_in_a_bucket_is_converted(direct: Path, tmp_path: Path, seawe
     assert dataset_id(tmp_path / "out") == dataset_id(direct)
 
 
+def test_labels_of_a_data_set_in_a_bucket_are_kept(tmp_path: Path, seaweedfs_bucket: Bucket) -> None:
+    tree = make_tree(tmp_path / "src", files_of())
+    pack(tree, tmp_path / "direct", shard_size=16 << 10, label_from="parent")
+    done = run_cli("pack", tree, seaweedfs_bucket.url("set"), "--shard-size", "16KiB", "--label-from", "parent")
+    assert done.code == 0, done.err
+    done = run_cli("convert", seaweedfs_bucket.url("set"), tmp_path / "out", "--shard-size", "16KiB")
+    assert done.code == 0, done.err
+    assert dataset_id(tmp_path / "out") == dataset_id(tmp_path / "direct")
+
+
 def test_tables_below_a_prefix_are_found(tmp_path: Path, seaweedfs_bucket: Bucket) -> None:
     lines = {f"t/{n}.jsonl": json.dumps({"key": f"k{n}", "txt": str(n)}).encode() for n in range(3)}
     seaweedfs_bucket.put({**lines, "t/readme.md": b"no table"})
