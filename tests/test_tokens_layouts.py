@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtool.errors import CorruptShard, FormatError, SampleTooLarge, UnknownFormat
+from shardtool.errors import CorruptShard, FormatError, SampleTooLarge, UnknownFormat, UsageProblem
 from shardtool.formats import bin_dialects
 from shardtool.formats.bin_index import (
     DTYPES,
@@ -116,13 +116,13 @@ def test_the_type_follows_the_largest_id(largest: int, rule: str, wanted: str) -
     ("low", "high", "dtype"), [(0, 65_536, "uint16"), (-1, 5, "int32"), (0, 256, "uint8"), (0, 2**31, "int32")]
 )
 def test_an_id_that_would_wrap_is_refused_by_name(low: int, high: int, dtype: str) -> None:
-    with pytest.raises(FormatError, match=f"{low if low < 0 else high:,} does not fit {dtype}"):
+    with pytest.raises(UsageProblem, match=f"{low if low < 0 else high:,} does not fit {dtype}"):
         check_ids(low, high, dtype)
 
 
 def test_a_vocabulary_that_does_not_fit_is_refused_even_where_the_ids_would() -> None:
     assert dtype_for(10, "auto", vocab_size=65_537) == "int32"
-    with pytest.raises(FormatError, match="does not fit uint16"):
+    with pytest.raises(UsageProblem, match="does not fit uint16"):
         dtype_for(65_536, "uint16")
 
 
@@ -173,7 +173,7 @@ def test_an_index_cut_anywhere_is_refused_before_memory_is_taken(cut: int) -> No
 def test_ds_side_files() -> None:
     assert bin_dialects.ds_index(np.array([4, 2, 5])) == struct.pack("<3Q", 4, 6, 11)
     assert bin_dialects.ds_metadata("tok", 2, 4637) == b"tok|2\n4637\n4.64 kT"
-    with pytest.raises(FormatError):
+    with pytest.raises(UsageProblem):
         bin_dialects.ds_metadata("a|b", 2, 1)
 
 
@@ -206,7 +206,7 @@ def test_llmc_header_holds_what_its_loader_checks() -> None:
         bin_dialects.llmc_tokens(header, 1039)
     with pytest.raises(FormatError, match="magic"):
         bin_dialects.llmc_tokens(bytes(1024), 1024)
-    with pytest.raises(FormatError, match="loader reads at most"):
+    with pytest.raises(UsageProblem, match="loader reads at most"):
         bin_dialects.llmc_header(2**30)
 
 

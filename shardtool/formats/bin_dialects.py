@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardtool.errors import FormatError
+from shardtool.errors import FormatError, UsageProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,10 +42,10 @@ def ds_metadata(tokenizer: str, itemsize: int, num_tokens: int) -> bytes:
     """`.ds.metadata`: tokenizer and bytes a token, tokens, tokens for people; no newline at the end.
 
     Raises:
-        FormatError: the name has the separator in it.
+        UsageProblem: the name has the separator in it.
     """
     if "|" in tokenizer or "\n" in tokenizer:
-        raise FormatError(
+        raise UsageProblem(
             f"tokenizer name {tokenizer!r} has a | in it, which splits its readers' line", hint="rename it"
         )
     return f"{tokenizer}|{itemsize}\n{num_tokens}\n{metric(num_tokens)}".encode()
@@ -84,10 +84,10 @@ def llmc_header(num_tokens: int) -> bytes:
     """256 `<i4`: magic, version, tokens, zeros.
 
     Raises:
-        FormatError: more tokens than the reader can address.
+        UsageProblem: more tokens than the reader can address.
     """
     if num_tokens > LLMC_MAX_TOKENS:
-        raise FormatError(
+        raise UsageProblem(
             f"{num_tokens:,} tokens in a shard; the llm.c loader reads at most {LLMC_MAX_TOKENS:,}",
             hint="--shard-tokens 100M, as its own scripts do",
         )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardtool.errors import CorruptShard, FormatError, SampleTooLarge, UnknownFormat
+from shardtool.errors import CorruptShard, SampleTooLarge, UnknownFormat, UsageProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,7 @@ def dtype_for(max_id: int, rule: str = "auto", *, vocab_size: int = 0) -> str:
         vocab_size: ids that the tokenizer can give, where it is known; else max_id + 1.
 
     Raises:
-        FormatError: ids do not fit what was asked for.
+        UsageProblem: ids do not fit what was asked for.
     """
     vocab_size = vocab_size or max_id + 1
     largest = max(max_id, vocab_size - 1)
@@ -128,12 +128,12 @@ def check_ids(smallest: int, largest: int, dtype: str) -> None:
     """Refuse ids that `dtype` would wrap.
 
     Raises:
-        FormatError: naming the id.
+        UsageProblem: naming the id.
     """
     limit = int(np.iinfo(DTYPES[dtype]).max)
     if smallest < 0 or largest > limit:
         wrong = smallest if smallest < 0 else largest
-        raise FormatError(
+        raise UsageProblem(
             f"token id {wrong:,} does not fit {dtype}: ids from 0 to {limit:,} do",
             hint="--dtype auto picks the type by the largest id; a negative id is no token",
         )

@@ -160,10 +160,8 @@ def stage_job(request: PackRequest, options: PlanOptions) -> StageJob:
 
 
 def _run_dtype(rule: str, spec: TokenizerSpec) -> str:
-    frame = [token for token in (spec.eod, spec.bos, spec.pad) if token is not None]
     if rule in CODE_OF:
-        ids = 255 if spec.name == "bytes" else max(spec.vocab_size - 1, 0)
-        check_ids(0, max([*frame, ids]), rule)
+        check_ids(0, spec.largest_id, rule)
         return rule
     if spec.vocab_size:
         return dtype_for(spec.vocab_size - 1, rule, vocab_size=spec.vocab_size)

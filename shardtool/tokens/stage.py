@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from shardtool.errors import FormatError, SampleTooLarge, SourceError
+from shardtool.errors import SampleTooLarge, SourceError, UsageProblem
 from shardtool.formats.bin_index import MAX_SEQUENCE_TOKENS, check_ids
 from shardtool.storage.local import put_file, sweep_temps
 from shardtool.tokens.documents import Batch, read_documents
@@ -171,7 +171,7 @@ class _Work:
         if batch.ids is None:
             values, lengths = encode(job.spec, batch.texts, job.dtype)
             text_bytes = np.fromiter(map(len, batch.texts), np.int64, len(batch.texts))
-            self.builder.note_range(0, job.spec.vocab_size - 1)
+            self.builder.note_range(0, job.spec.largest_id)
         else:
             assert batch.lengths is not None
             values, lengths = batch.ids, batch.lengths
@@ -207,7 +207,7 @@ class _Work:
         self.builder.note_range(low, max([high, *frame]))
         try:
             check_ids(low, high, self.wide)
-        except FormatError as error:
+        except UsageProblem as error:
             wrong = int(np.flatnonzero((values == low) if low < 0 else (values == high))[0])
             key = batch.keys[int(np.searchsorted(np.cumsum(lengths), wrong, side="right"))]
             raise SourceError(f"document {_shown(key)}: {error.message}", hint=error.hint) from error

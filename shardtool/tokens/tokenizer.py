@@ -48,6 +48,12 @@ class TokenizerSpec:
         """Documents are ids already."""
         return self.name == "none"
 
+    @property
+    def largest_id(self) -> int:
+        """The largest id that a document can hold, what frames it included; bytes have 256 as their end alone."""
+        frame = [token for token in (self.eod, self.bos, self.pad) if token is not None]
+        return max([*frame, 0xFF if self.name == "bytes" else max(self.vocab_size - 1, 0)])
+
     def identity(self) -> list[Any]:
         """What of it can change an id; not the place of the file."""
         kind = self.name if self.name in ("bytes", "none") else self.xxh3_128
