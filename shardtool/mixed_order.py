@@ -19,7 +19,7 @@ import numpy as np
 
 from shardtool.errors import PlanMismatch, UsageProblem
 from shardtool.lanes import grouped
-from shardtool.mixture import Mixture, Phase
+from shardtool.mixture import Mixture, Phase, whole_weights
 from shardtool.order import Order
 from shardtool.order_params import OrderParams
 
@@ -97,11 +97,12 @@ class MixedOrder:
         Raises:
             UsageProblem: weights that make no sense.
         """
+        wanted = whole_weights(weights)
         before = tuple(phase for phase in self.mixture.phases if phase.position < position)
-        if before and before[-1].weights == tuple(weights):
+        if before and before[-1].weights == wanted:
             phases = before
         else:
-            phases = (*before, Phase(position, tuple(weights)))
+            phases = (*before, Phase(position, wanted))
         if phases == self.mixture.phases:
             return self
         return replace(self, mixture=Mixture(phases, self.mixture.seed))
@@ -153,7 +154,7 @@ def load_mixture(
         PlanMismatch: other data sets, or another policy inside an epoch.
         UsageProblem: not the state of a mixture, or of a later version.
     """
-    phases, params, seed, position = _parse(state)
+    phases, params, seed, num_samples, position = _parse(state)
     _check_sources(state, order, fingerprints)
     missing = (0,) * (len(order.sources) - len(params))
     restored = MixedOrder(
@@ -165,7 +166,7 @@ def load_mixture(
             *order.sources[len(params) :],
         ),
         Mixture(tuple(Phase(start, (*weights, *missing)) for start, weights in phases), seed),
-        int(state["samples"]),
+        num_samples,
     )
     stored = cast("Policy", state["policy"])
     if policy is not None and policy != stored:
@@ -223,8 +224,8 @@ def _params_of(text: str) -> OrderParams:
     )
 
 
-def _parse(state: Mapping[str, Any]) -> tuple[list[Phase], list[OrderParams], int, int]:
-    """(phases, order of each source, seed, position)."""
+def _parse(state: Mapping[str, Any]) -> tuple[list[Phase], list[OrderParams], int, int, int]:
+    """(phases, order of each source, seed, samples of an epoch, position); all keys are there then."""
     try:
         if state["v"] != 1 or state["order"] != MIXTURE_VERSION:
             raise UsageProblem(
@@ -234,6 +235,9 @@ def _parse(state: Mapping[str, Any]) -> tuple[list[Phase], list[OrderParams], in
         pairs = [text.split(":") for text in state["phases"].split(";")]
         phases = [Phase(int(start), tuple(int(weight) for weight in weights.split(","))) for start, weights in pairs]
         params = [_params_of(text) for text in state["source_orders"].split(" ")]
-        return phases, params, int(state["seed"], 16), int(state["position"])
+        for name in ("fingerprint", "source_samples", "policy"):
+            if not isinstance(state[name], str):
+                raise TypeError(f"{name} is {state[name]!r}")
+        return phases, params, int(state["seed"], 16), int(state["samples"]), int(state["position"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageProblem(f"not a state of shardtool: {error}", hint="give what state_dict returned") from error

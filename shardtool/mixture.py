@@ -19,11 +19,28 @@ from shardtool.lanes import grouped
 from shardtool.permute import Permutation, Purpose, derive_key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shardtool.model import Int64Array
 
-__all__ = ["Mixture", "Phase"]
+__all__ = ["Mixture", "Phase", "whole_weights"]
 
 MAX_PERIOD = 10_000  # positions; a period's table is rebuilt on a cold seek
+
+
+def whole_weights(weights: Iterable[float]) -> tuple[int, ...]:
+    """The weights as integers.
+
+    Raises:
+        UsageProblem: one of them is no whole number.
+    """
+    found = tuple(weights)
+    if any(int(weight) != weight for weight in found):
+        raise UsageProblem(
+            f"weights {found} are no whole numbers",
+            hint="write proportions as whole numbers: (7, 3) for 0.7 and 0.3",
+        )
+    return tuple(int(weight) for weight in found)
 
 
 class Phase(NamedTuple):

@@ -95,14 +95,14 @@ def load_state(
         PlanMismatch: another data set; another order where strict; another policy inside an epoch.
         UsageProblem: not a state, or of a later version.
     """
-    stored, stored_policy, position = _parse(state)
+    stored, stored_policy, samples, position = _parse(state)
     notes: list[str] = []
-    if state["fingerprint"] != fingerprint or state["samples"] != num_samples:
+    if state["fingerprint"] != fingerprint or samples != num_samples:
         message = (
-            f"the state belongs to data set {state['fingerprint']} with {state['samples']:,} samples, "
+            f"the state belongs to data set {state['fingerprint']} with {samples:,} samples, "
             f"this is {fingerprint} with {num_samples:,}"
         )
-        if not ignores_fingerprint or state["samples"] != num_samples:
+        if not ignores_fingerprint or samples != num_samples:
             raise PlanMismatch(message, hint="go on with the data set the run began with, or start at position 0")
         notes.append(message)
     if params is not None and params != stored:
@@ -183,7 +183,8 @@ def _kept(num_samples: int, batch_size: int, policy: Policy) -> int:
     return num_samples - num_samples % batch_size if policy == "drop" else num_samples
 
 
-def _parse(state: Mapping[str, Any]) -> tuple[OrderParams, Policy, int]:
+def _parse(state: Mapping[str, Any]) -> tuple[OrderParams, Policy, int, int]:
+    """(order, policy, samples of an epoch, position); checkpoint libraries may give integers of their own back."""
     try:
         if str(state["order"]).startswith("mixture"):
             raise UsageProblem(
@@ -198,13 +199,15 @@ def _parse(state: Mapping[str, Any]) -> tuple[OrderParams, Policy, int]:
         params = OrderParams(
             mode=state["order"].removesuffix(_ORDER_VERSION),
             seed=int(state["seed"], 16),
-            lanes=state["lanes"],
+            lanes=int(state["lanes"]),
             radices=radices,
-            unit=state["unit"],
-            piece=state["piece"],
-            window=state["window"],
+            unit=int(state["unit"]),
+            piece="shard" if state["piece"] == "shard" else int(state["piece"]),
+            window=int(state["window"]),
             locality=state["locality"],
         )
-        return params, cast("Policy", state["policy"]), int(state["position"])
+        if not isinstance(state["fingerprint"], str):
+            raise TypeError(f"fingerprint is {state['fingerprint']!r}")
+        return params, cast("Policy", state["policy"]), int(state["samples"]), int(state["position"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UsageProblem(f"not a state of shardtool: {error}", hint="give what dump_state returned") from error

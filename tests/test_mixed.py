@@ -193,6 +193,23 @@ def test_states_that_do_not_fit_say_which_data_set(readers: list[SampleReader]) 
         cursor.load_state_dict(single)
 
 
+def test_a_state_that_lacks_an_entry_is_a_usage_problem(readers: list[SampleReader]) -> None:
+    cursor = cursor_of(readers)
+    for name in cursor.state_dict():
+        with pytest.raises(UsageProblem, match="not a state"):
+            cursor.load_state_dict({k: v for k, v in cursor.state_dict().items() if k != name})
+
+
+def test_weights_that_are_no_whole_numbers_are_refused_before_they_count(readers: list[SampleReader]) -> None:
+    cursor = cursor_of(readers)
+    before = cursor.state_dict()
+    with pytest.raises(UsageProblem, match="no whole numbers"):
+        cursor.reweigh((0.5, 0.25, 0.25))  # type: ignore[arg-type]
+    assert cursor.state_dict() == before
+    cursor.reweigh(np.array([1, 0, 1]))  # type: ignore[arg-type]
+    assert cursor.weights == (1, 0, 1)
+
+
 def test_mixtures_that_make_no_sense_are_usage_problems(readers: list[SampleReader]) -> None:
     for weights in [(1, 1), (0, 0, 0), (1, -1, 1)]:
         with pytest.raises(UsageProblem, match="weight"):

@@ -397,6 +397,20 @@ def test_what_is_not_a_state_is_a_usage_problem(change: dict[str, Any]) -> None:
         load_state({**state_of(), **change}, fingerprint="f1", num_samples=100)
 
 
+@pytest.mark.parametrize("name", list(state_of()))
+def test_a_state_that_lacks_an_entry_is_a_usage_problem(name: str) -> None:
+    state = state_of()
+    del state[name]
+    with pytest.raises(UsageProblem, match="not a state"):
+        load_state(state, fingerprint="f1", num_samples=100)
+
+
+def test_a_state_may_come_back_with_integers_of_numpy() -> None:
+    state = {name: np.int64(value) if isinstance(value, int) else value for name, value in state_of().items()}
+    restored = load_state(state, fingerprint="f1", num_samples=100, params=PARAMS, policy="carry", is_strict=True)
+    assert (restored.params, restored.position, type(restored.params.lanes)) == (PARAMS, 250, int)
+
+
 def test_an_empty_state_is_a_usage_problem() -> None:
     with pytest.raises(UsageProblem, match="not a state"):
         load_state({}, fingerprint="f1", num_samples=100)

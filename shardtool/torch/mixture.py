@@ -8,6 +8,7 @@ from torch.utils.data import Dataset
 
 from shardtool.errors import UsageProblem
 from shardtool.loading.mixed import MixedAhead, MixedCursor, MixedReader, start_mixed_cursor
+from shardtool.mixture import whole_weights
 from shardtool.torch.dataset import validity_of
 
 if TYPE_CHECKING:
@@ -50,12 +51,7 @@ class ShardMixture(Dataset[Any]):
     ) -> None:
         self.reader = MixedReader([dataset.reader for dataset in datasets])
         sizes = [len(dataset) for dataset in datasets]
-        self.weights = tuple(natural_weights(sizes) if weights is None else weights)
-        if any(int(weight) != weight for weight in self.weights):
-            raise UsageProblem(
-                f"weights {self.weights} are no whole numbers",
-                hint="write proportions as whole numbers: (7, 3) for 0.7 and 0.3",
-            )
+        self.weights = whole_weights(natural_weights(sizes) if weights is None else weights)
         self._seed, self._epoch_samples = seed, epoch_samples or sum(sizes)
 
     def __len__(self) -> int:
@@ -82,7 +78,7 @@ class ShardMixture(Dataset[Any]):
             raise UsageProblem("params= is the order of one data set", hint="give mode=, seed= and elastic=")
         return start_mixed_cursor(
             self.reader,
-            weights=[int(weight) for weight in self.weights],
+            weights=self.weights,
             num_samples=self._epoch_samples,
             mixture_seed=self._seed,
             **options,
