@@ -284,6 +284,14 @@ def test_offsets_into_other_formats_are_refused(dialect: str) -> None:
             get_dialect(dialect)(Dataset("out", manifest), "")
 
 
+def test_compressed_tar_is_listed_for_a_pipe_and_gets_no_card(tmp_path: Path) -> None:
+    pack(PETS, tmp_path / "out", shards=2, compress="zstd:1")
+    listed = emit(tmp_path / "out", "list", "--json")
+    assert 'wds.WebDataset("pipe:zstd -dc ' in listed.json["emitted"][0]["recipe"]
+    refused = emit(tmp_path / "out", "hf-card")
+    assert (refused.code, "opens no compressed tar" in refused.err) == (2, True)
+
+
 def test_a_file_that_we_did_not_write_stays(pets: Path) -> None:
     (pets / "README.md").write_text("mine")
     before = files_of(pets)

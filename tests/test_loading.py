@@ -115,6 +115,14 @@ def test_decoders_make_values_of_four_kinds(packed: str) -> None:
         decoders_named(["jpg"])
 
 
+@pytest.mark.parametrize(
+    ("kind", "data"), [("npy", b""), ("npy", b"PK\3\4"), ("json", b"[" * 100_000), ("cls", b""), ("txt", b"\xff")]
+)
+def test_a_part_that_cannot_be_decoded_is_named_whatever_its_decoder_raises(kind: str, data: bytes) -> None:
+    with pytest.raises(FormatError, match=f"part 'a.{kind}' is no {kind}"):
+        decoder_for(f"a.{kind}", (kind,))(data)  # type: ignore[misc]
+
+
 def test_an_array_with_a_pickle_in_it_is_refused() -> None:
     import io
 

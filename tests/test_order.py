@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-import time
 import tracemalloc
 from collections import Counter
 from itertools import chain
@@ -475,24 +474,14 @@ def test_a_source_that_is_never_read_again_is_named() -> None:
 
 
 def test_a_million_shards_cost_little() -> None:
-    """Wide margins: measured 0.15 s, 41 MB, 0.5 ms and 4 to 6 million a second on one core of a small machine."""
+    """Measured: 41 MB, and 0.15 s of one core of a small machine."""
     counts = np.full(1_000_000, 1000, np.int64)
     tracemalloc.start()
-    begin = time.perf_counter()
     order = Order(counts, choose_params(counts, counts * 100_000, [64, 96, 128]).params)
     order.at(0)
-    set_up = time.perf_counter() - begin
     peak = tracemalloc.get_traced_memory()[1]
+    order.at(987_654_321_987)
+    again = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 64e6
-    assert set_up < 1.0
-    begin = time.perf_counter()
-    order.at(987_654_321_987)
-    assert time.perf_counter() - begin < 0.05
-    positions = np.arange(1 << 17, dtype=np.int64) * 64 + 5 + 3 * 10**9
-    rates = []
-    for turn in range(3):  # the best of three: others may use the machine
-        begin = time.perf_counter()
-        order.locate(positions + turn * positions.size * 64)
-        rates.append(positions.size / (time.perf_counter() - begin))
-    assert max(rates) > 1e6
+    assert again < 80e6, "a seek far ahead stores nothing a sample"

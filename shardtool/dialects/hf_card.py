@@ -31,7 +31,7 @@ def emit(dataset: Dataset, shares: str = "") -> Emission:
     """The card.
 
     Raises:
-        UsageProblem: a format that `datasets` does not read.
+        UsageProblem: shards that `datasets` does not read.
     """
     return emission(dataset.path, dataset.manifest)
 
@@ -42,6 +42,13 @@ def emission(path: str, manifest: Manifest) -> Emission:
         raise UsageProblem(
             f"--emit hf-card: Hugging Face datasets reads {', '.join(_READABLE)}; {path} holds {manifest.format}",
             hint="shardtool convert writes the data set in another format",
+            where={"path": path},
+        )
+    if manifest.format == "tar" and manifest.compression not in ("", "none"):
+        raise UsageProblem(
+            f"--emit hf-card: Hugging Face datasets opens no compressed tar, and those in {path} are"
+            f" {manifest.compression}",
+            hint=f"shardtool convert {path} PLAIN --format tar; Parquet is read compressed, too",
             where={"path": path},
         )
     first = next(iter(split_patterns(manifest)))

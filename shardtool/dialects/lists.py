@@ -50,9 +50,11 @@ def emit_list(dataset: Dataset, shares: str = "") -> Emission:
 
 
 def _recipe(dataset: Dataset, place: str, patterns: list[str]) -> str:
-    root = dataset.path.rstrip("/")
-    urls = f'urls = ["{root}/" + line.strip() for line in open("{root}/{place}")]'
-    if dataset.manifest.format != "tar":
+    root, manifest = dataset.path.rstrip("/"), dataset.manifest
+    if manifest.format == "tar" and manifest.compression not in ("", "none"):
+        root = f"pipe:zstd -dc {root}"  # tarfile reads no zstd before Python 3.14
+    urls = f'urls = ["{root}/" + line.strip() for line in open("{dataset.path.rstrip("/")}/{place}")]'
+    if manifest.format != "tar":
         return urls
     head = "import webdataset as wds\n"
     if len(patterns) == 1:

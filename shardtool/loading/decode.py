@@ -22,7 +22,7 @@ TOKENS = "tokens"  # the one part of a sequence of format bin
 
 
 def _array(data: bytes) -> Any:
-    return np.load(io.BytesIO(data), allow_pickle=False)
+    return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
 
 
 DECODERS: dict[str, Callable[[bytes], Any]] = {
@@ -75,7 +75,7 @@ def decoder_for(part: str, kinds: tuple[str, ...], ids: np.dtype[Any] | None = N
     def checked(data: bytes) -> Any:
         try:
             return decode(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # the latter from JSON that is nested too deep
             raise FormatError(f"part {part!r} is no {kind}: {error}", hint=f"leave {kind} out of decode=") from error
 
     return checked
