@@ -124,6 +124,25 @@ def test_what_a_layout_cannot_hold_is_refused(tmp_path: Path, out: Path) -> None
     assert "not token ids" in emit(tmp_path / "tar", "ds").error["message"]
 
 
+def test_splits_that_a_trainer_has_no_place_for_are_refused(tmp_path: Path) -> None:
+    make_tree(tmp_path / "in", {"a.jsonl": jsonl(TEXTS)})
+    pack_tokens(tmp_path / "in", tmp_path / "out", split="extra=0.5,test=0.5")
+    for name, others in (
+        ("nanogpt", "extra, test"),
+        ("llmc", "extra, test"),
+        ("npy", "extra, test"),
+        ("megatron", "extra"),
+    ):
+        refused = emit(tmp_path / "out", name)
+        assert (refused.code, f"not {others}" in refused.error["message"]) == (2, True), name
+    recipes = {
+        one["dialect"]: one["recipe"] for one in emit(tmp_path / "out", "ds", "olmo", "nanotron").json["emitted"]
+    }
+    assert "/ds/extra" in recipes["ds"], "a line to paste names a split that is there"
+    assert "/olmo/extra/" in recipes["olmo"]
+    assert "/ds/extra\n" in (tmp_path / "out" / "ds" / "nanotron.yaml").read_text()
+
+
 def test_pack_emits_what_it_is_asked_for(tmp_path: Path) -> None:
     make_tree(tmp_path / "in", {"a.jsonl": jsonl(TEXTS)})
     done = run_cli("pack", tmp_path / "in", tmp_path / "out", "--format", "bin", "--emit", "ds,megatron")

@@ -19,7 +19,7 @@ from shardtool.formats.bin_index import read_idx
 from shardtool.storage.files import absolute, local_copy, open_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from shardtool.manifest import ManifestShard
     from shardtool.model import Int64Array
@@ -47,6 +47,26 @@ def token_facts(dataset: Dataset, dialect: str) -> dict[str, Any]:
 def stem(shard: ManifestShard) -> str:
     """`train-00000-of-00004`."""
     return os.path.splitext(os.path.basename(shard.path))[0]
+
+
+def main_split(dataset: Dataset) -> str:
+    """The split that a line to paste reads: `train`, or the first."""
+    splits = [shard.split for shard in dataset.manifest.shards]
+    return "train" if "train" in splits else splits[0]
+
+
+def refuse_splits(dataset: Dataset, dialect: str, known: Iterable[str]) -> None:
+    """Refuse splits that have no place in what a loader reads; else they would be left out in silence.
+
+    Raises:
+        UsageProblem: naming them.
+    """
+    others = sorted({shard.split for shard in dataset.manifest.shards} - set(known))
+    if others:
+        raise UsageProblem(
+            f"--emit {dialect}: its readers know {', '.join(known)}, not {', '.join(others)}",
+            hint="pack with --split train=0.9,validation=0.1",
+        )
 
 
 def lengths_of(dataset: Dataset, shard: ManifestShard) -> Int64Array:
@@ -85,11 +105,11 @@ def emit_ds(dataset: Dataset, _shares: str) -> Emission:
         if facts["tokenizer"] not in ("bytes", "none"):
             metadata = bin_dialects.ds_metadata(facts["tokenizer"], itemsize, shard.payload_bytes // itemsize)
             files.append(SideFile(f"{path}.metadata", partial(_constant, metadata)))
-    folder = absolute(dataset.path)
+    folder = f"{absolute(dataset.path)}/ds/{main_split(dataset)}"
     context = facts["context"]
     recipe = (
         "from datatrove.utils.dataset import DatatroveFolderDataset\n"
-        f'data = DatatroveFolderDataset("{folder}/ds/train", seq_len={context - 1 if context else 2048}, '
+        f'data = DatatroveFolderDataset("{folder}", seq_len={context - 1 if context else 2048}, '
         f"token_size={itemsize}, shuffle=False)"
     )
     return Emission("ds", tuple(files), recipe)
@@ -118,7 +138,7 @@ def emit_olmo(dataset: Dataset, _shares: str) -> Emission:
     eod = facts["eod"] if facts["eod"] is not None else 0
     recipe = (
         "from glob import glob\nimport numpy as np\nfrom olmo_core.data import NumpyFSLDataset\n"
-        f'paths = sorted(glob("{folder}/olmo/train/*.npy"))\n'
+        f'paths = sorted(glob("{folder}/olmo/{main_split(dataset)}/*.npy"))\n'
         f"data = NumpyFSLDataset(*paths, sequence_length={facts['context'] or 2048}, pad_token_id={eod}, "
         f"eos_token_id={eod}, vocab_size={facts['vocab_size'] or 1 << 16}, dtype=np.{kind})"
     )
@@ -137,6 +157,7 @@ def emit_nanogpt(dataset: Dataset, _shares: str) -> Emission:
     """`nanogpt/train.bin` and `val.bin`; its reader takes one file a split, of uint16."""
     facts = token_facts(dataset, "nanogpt")
     _only_uint16("nanogpt", facts)
+    refuse_splits(dataset, "nanogpt", _NANOGPT)
     files = []
     for split, name in _NANOGPT.items():
         shards = [shard for shard in dataset.manifest.shards if shard.split == split]
@@ -147,7 +168,8 @@ def emit_nanogpt(dataset: Dataset, _shares: str) -> Emission:
             )
         files += [_payload(dataset, shard, f"nanogpt/{name}.bin") for shard in shards]
     folder = absolute(dataset.path)
-    recipe = f'import numpy as np\ndata = np.memmap("{folder}/nanogpt/train.bin", dtype=np.uint16, mode="r")'
+    name = _NANOGPT[main_split(dataset)]
+    recipe = f'import numpy as np\ndata = np.memmap("{folder}/nanogpt/{name}.bin", dtype=np.uint16, mode="r")'
     return Emission("nanogpt", tuple(files), recipe)
 
 
@@ -161,14 +183,10 @@ def _only_uint16(dialect: str, facts: dict[str, Any]) -> None:
 
 def _numbered(dataset: Dataset, folder: str, suffix: str) -> Iterator[tuple[ManifestShard, str]]:
     """(shard, path) as `name_{train,val}_000000.bin`; other splits have no place there."""
+    refuse_splits(dataset, folder, _NANOGPT)
     counts: dict[str, int] = {}
     for shard in dataset.manifest.shards:
-        name = _NANOGPT.get(shard.split)
-        if name is None:
-            raise UsageProblem(
-                f"--emit {folder}: its readers know train and val, not {shard.split}",
-                hint="pack with --split train=0.9,validation=0.1",
-            )
+        name = _NANOGPT[shard.split]
         number = counts.setdefault(name, 0)
         counts[name] += 1
         yield shard, f"{folder}/data_{name}_{number:06d}{suffix}"
@@ -196,7 +214,8 @@ def emit_npy(dataset: Dataset, _shares: str) -> Emission:
         header = bin_dialects.npy_header(shard.payload_bytes // itemsize, np.dtype(facts["dtype"]).str)
         files.append(SideFile(path, partial(_with_header, header, dataset, shard)))
     folder = absolute(dataset.path)
-    recipe = f'import numpy as np\ndata = np.load("{folder}/npy/data_train_000000.npy", mmap_mode="r")'
+    name = _NANOGPT[main_split(dataset)]
+    recipe = f'import numpy as np\ndata = np.load("{folder}/npy/data_{name}_000000.npy", mmap_mode="r")'
     return Emission("npy", tuple(files), recipe)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardtool.dialects import Emission, SideFile
-from shardtool.dialects.tokens import emit_ds, stem, token_facts
+from shardtool.dialects.tokens import emit_ds, main_split, refuse_splits, stem, token_facts
 from shardtool.errors import UsageProblem
 from shardtool.formats.bin_index import MEGATRON_SMALL_VOCAB, read_header
 from shardtool.storage.files import absolute, local_copy
@@ -41,13 +41,12 @@ def emit_megatron(dataset: Dataset, _shares: str) -> Emission:
         raise UsageProblem(
             f"--emit megatron: {len(shards):,} prefixes, it can number {MAX_PREFIXES:,}", hint="--shard-size 10GB"
         )
+    refuse_splits(dataset, "megatron", _SPLITS)
     train = [shard for shard in shards if shard.split == "train"] or list(shards)
     lines = "".join(f"{shard.payload_bytes} {_prefix(dataset, shard)}\n" for shard in train)
     splits: dict[str, list[str]] = {}
     for shard in shards:
-        name = _SPLITS.get(shard.split)
-        if name is not None:
-            splits.setdefault(name, []).extend([str(shard.payload_bytes), _prefix(dataset, shard)])
+        splits.setdefault(_SPLITS[shard.split], []).extend([str(shard.payload_bytes), _prefix(dataset, shard)])
     files = [
         SideFile("megatron/data_args.txt", partial(_one, lines.encode())),
         SideFile("megatron/per_split.json", partial(_one, _json(splits))),
@@ -95,7 +94,7 @@ def emit_nanotron(dataset: Dataset, shares: str) -> Emission:
     facts = token_facts(dataset, "nanotron")
     layout = emit_ds(dataset, shares)
     itemsize = int(np.dtype(facts["dtype"]).itemsize)
-    folder = os.path.join(absolute(dataset.path), "ds", "train")
+    folder = os.path.join(absolute(dataset.path), "ds", main_split(dataset))
     vocab = facts["vocab_size"] or MEGATRON_SMALL_VOCAB
     text = (
         "data_stages:\n"
