@@ -14,17 +14,17 @@ import numpy as np
 import xxhash
 
 from shardtool import columns
-from shardtool.compat_rules import HF_FIRST, NAME_FIELD_BYTES, READERS, Cut, Loss, Reader
+from shardtool.dialects.rules import HF_FIRST, NAME_FIELD_BYTES, READERS, Cut, Loss, Reader
 from shardtool.errors import UsageProblem
-from shardtool.plan_rows import shard_rows
-from shardtool.repeats import find_repeats
+from shardtool.planning.plan_rows import shard_rows
+from shardtool.verification.repeats import find_repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from shardtool.model import BinaryArray, Int64Array, UInt64Array
-    from shardtool.plan import Plan
-    from shardtool.reading import Dataset
+    from shardtool.planning.plan import Plan
+    from shardtool.reading.reading import Dataset
 
 MAX_EXAMPLES = 3
 EVEN = f"the first {HF_FIRST} samples of the last split do not have the same parts"

@@ -16,7 +16,7 @@ from shardtool.errors import DestinationExists
 from shardtool.hashing import digest_chunks
 from shardtool.model import FileRecord
 from shardtool.names import HIDDEN
-from shardtool.receipts import digest_of, file_document, file_record
+from shardtool.packing.receipts import digest_of, file_document, file_record
 from shardtool.storage import open_place
 from shardtool.storage.files import exists
 from shardtool.storage.local import temp_name, write_errors

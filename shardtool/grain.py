@@ -21,16 +21,16 @@ except ImportError as error:
 
 import numpy as np
 
-from shardtool.assignment import choose_order
+from shardtool.assignment.assignment import choose_order
 from shardtool.errors import UsageProblem
 from shardtool.loading.reader import SampleReader
-from shardtool.order import Order
+from shardtool.order.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from shardtool.model import Int64Array
-    from shardtool.order_params import Mode, OrderParams
+    from shardtool.order.params import Mode, OrderParams
 
 __all__ = ["OrderedMapDataset", "ShardSampler", "ShardSource", "ordered"]
 

@@ -14,7 +14,7 @@ from shardtool.formats import get_format
 from shardtool.hashing import digest_chunks
 from shardtool.model import FileRecord, Manifest, ManifestShard, PartTotals
 from shardtool.names import FAN_OUT_ABOVE, HIDDEN
-from shardtool.receipts import file_document, file_record, fold_receipts, parts_document, parts_from
+from shardtool.packing.receipts import file_document, file_record, fold_receipts, parts_document, parts_from
 from shardtool.storage import open_place
 from shardtool.storage.files import exists
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardtool.model import Receipt
-    from shardtool.plan_file import StoredPlan
+    from shardtool.planning.plan_file import StoredPlan
 
 __all__ = [
     "LABELS",

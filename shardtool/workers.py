@@ -1,8 +1,8 @@
 """Worker processes: tasks in, results out in order of completion, and a dead worker's tasks run again.
 
-    with WorkerPool(4, preload=("shardtool.pack",)) as pool:
+    with WorkerPool(4, preload=("shardtool.packing.pack",)) as pool:
         pool.warm()                                   # the fork server imports while we go on
-        for task, result in pool.run("shardtool.pack:pack_one", range(128), context=job):
+        for task, result in pool.run("shardtool.packing.pack:pack_one", range(128), context=job):
             ...
 
 A task function is named, not passed: `module:function`, called as `function(context, task)` in a worker. It may return

@@ -17,11 +17,11 @@ import pyarrow as pa
 from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from shardtool.__main__ import run
-from shardtool.build import PackRequest, PackResult, build
 from shardtool.executors.local import LocalExecutor
 from shardtool.manifest import load_manifest
 from shardtool.model import EntryTable
-from shardtool.plan import PlanOptions
+from shardtool.packing.build import PackRequest, PackResult, build
+from shardtool.planning.plan import PlanOptions
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:

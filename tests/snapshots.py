@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from helpers import make_tree, pack
 
-from shardtool.receipts import read_receipts
+from shardtool.packing.receipts import read_receipts
 from shardtool.storage.local import TEMP_PREFIX
 
 if TYPE_CHECKING:

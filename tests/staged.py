@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from helpers import Said, pack
 
-from shardtool.assignment import Wish
+from shardtool.assignment.assignment import Wish
 from shardtool.hashing import BLOCK_BYTES
 from shardtool.staging.request import StageRequest
 from shardtool.staging.stage import stage

@@ -12,14 +12,14 @@ from helpers import Said, make_tree, pack, run_cli, shard_paths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool.assignment_files import extents_of
+from shardtool.assignment.files import extents_of
 from shardtool.formats import CELLS, ROWS, Column, Settings
 from shardtool.formats.arrow import ArrowFormat
 from shardtool.index_file import open_index
 from shardtool.manifest import load_manifest
-from shardtool.plan_file import load_plan
-from shardtool.reading import Dataset
-from shardtool.verify import verify
+from shardtool.planning.plan_file import load_plan
+from shardtool.reading.reading import Dataset
+from shardtool.verification.verify import verify
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:

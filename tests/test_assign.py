@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import shardtool.assign
-from shardtool.assign import byte_ranges, check_feasible, coverage, rank_counts, sequence
-from shardtool.deal import Deal, Place
+import shardtool.assignment.assign
+from shardtool.assignment.assign import byte_ranges, check_feasible, coverage, rank_counts, sequence
+from shardtool.assignment.placement import data_rank, measure_mixing, node_shards, replication, stray_shards
 from shardtool.errors import UsageProblem
-from shardtool.order import Order
-from shardtool.order_params import OrderParams, choose_params, lane_radices
-from shardtool.placement import data_rank, measure_mixing, node_shards, replication, stray_shards
+from shardtool.order.deal import Deal, Place
+from shardtool.order.order import Order
+from shardtool.order.params import OrderParams, choose_params, lane_radices
 
 PAGE = Path(__file__).parent.parent / "docs" / "formats" / "order.md"
 GOLDEN: dict[str, Any] = json.loads(PAGE.read_text().split("```json\n")[1].split("```")[0])
@@ -300,7 +300,7 @@ def test_coverage_is_exactly_what_the_rank_reads(run: tuple[Order, Deal, int], c
     end = (position // order.num_samples + 1) * order.num_samples
     everything: list[Sample] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shardtool.assign, "_CHUNK", chunk)
+        patch.setattr(shardtool.assignment.assign, "_CHUNK", chunk)
         for rank in range(deal.world_size):
             read: list[Sample] = []
             for part in sequence(order, deal, rank, position, end - position):

@@ -19,12 +19,12 @@ import pytest
 import webdataset as wds
 from helpers import make_tree, pack, run_cli
 
-from shardtool.assignment import Wish, assign, choose_order, split_shards, usual_nodes
-from shardtool.assignment_files import assign_pieces, head_document
-from shardtool.assignment_summary import summarize
+from shardtool.assignment.assignment import Wish, assign, choose_order, split_shards, usual_nodes
+from shardtool.assignment.files import assign_pieces, head_document
+from shardtool.assignment.summary import summarize
 from shardtool.errors import UsageProblem
 from shardtool.manifest import load_manifest
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.report.assign import render_assignment
 
 if TYPE_CHECKING:

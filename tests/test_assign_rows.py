@@ -10,10 +10,10 @@ from helpers import make_tree, pack, run_cli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtool.deal import Deal
 from shardtool.errors import UsageProblem
-from shardtool.order_state import consumed_at, position_at
-from shardtool.reading import Dataset
+from shardtool.order.deal import Deal
+from shardtool.order.state import consumed_at, position_at
+from shardtool.reading.reading import Dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

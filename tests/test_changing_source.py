@@ -14,8 +14,8 @@ from helpers import make_tree, pack, read_members, run_cli
 from places import as_somebody, give_to_somebody, read_ahead
 from snapshots import small_tree, temps
 
-from shardtool import build as build_module
 from shardtool.errors import SourceChanged, SourceError
+from shardtool.packing import build as build_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable

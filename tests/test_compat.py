@@ -19,7 +19,7 @@ from webdataset.tariterators import group_by_keys, tar_file_iterator
 
 from shardtool import columns
 from shardtool.compat import EVEN, TWICE, UNSEEN, ShardNames, Verdict, _walk, examine, readers_named
-from shardtool.compat_rules import READERS, Cut, Loss
+from shardtool.dialects.rules import READERS, Cut, Loss
 from shardtool.errors import UsageProblem
 
 PETS = Path(__file__).parent.parent / "fixtures" / "pets"

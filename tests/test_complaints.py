@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from helpers import make_tree, pack, run_cli
 
-from shardtool.assign import check_feasible, rank_counts, sequence
-from shardtool.deal import Deal
-from shardtool.order import Order
-from shardtool.order_params import OrderParams, choose_params
-from shardtool.placement import measure_mixing, node_shards
+from shardtool.assignment.assign import check_feasible, rank_counts, sequence
+from shardtool.assignment.placement import measure_mixing, node_shards
+from shardtool.order.deal import Deal
+from shardtool.order.order import Order
+from shardtool.order.params import OrderParams, choose_params
 
 COUNTS = np.array([40, 3, 0, 75, 28, 61, 40, 9], np.int64)
 Sample = tuple[int, int]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import Said, make_tree, pack, run_cli, shard_paths
 
-from shardtool.compress_choice import SPEEDS, choose, seconds_a_byte
 from shardtool.formats import get_format
 from shardtool.manifest import load_manifest
-from shardtool.plan import PlanOptions
-from shardtool.prepare import prepare
+from shardtool.packing.prepare import prepare
+from shardtool.planning.compress_choice import SPEEDS, choose, seconds_a_byte
+from shardtool.planning.plan import PlanOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

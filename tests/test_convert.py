@@ -27,9 +27,9 @@ from places import read_ahead
 from shardtool import columns
 from shardtool.formats import FORMATS
 from shardtool.manifest import load_manifest
-from shardtool.pack import job_for, pack_shard
-from shardtool.plan_file import load_plan
-from shardtool.reading import Dataset
+from shardtool.packing.pack import job_for, pack_shard
+from shardtool.planning.plan_file import load_plan
+from shardtool.reading.reading import Dataset
 from shardtool.shard_sources.cells import part_of
 from shardtool.shard_sources.members import cut_paths
 

@@ -24,7 +24,7 @@ from shardtool.manifest import load_manifest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.build import PackResult
+    from shardtool.packing.build import PackResult
 
 NAMES = list(CORPORA) if os.environ.get("SHARDTOOL_CORPORA") == "all" else ["tuxpaint"]
 RESULTS = os.environ.get("SHARDTOOL_RESULTS")  # a file for what was measured, as JSON

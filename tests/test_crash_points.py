@@ -12,9 +12,9 @@ from crashes import Disk, crashing
 from helpers import make_tree, pack
 from snapshots import content, leftovers, rewrite, rewritten, stamps
 
-from shardtool.destination import state_of
-from shardtool.pack import _background
-from shardtool.receipts import is_valid, read_receipts
+from shardtool.packing.destination import state_of
+from shardtool.packing.pack import _background
+from shardtool.packing.receipts import is_valid, read_receipts
 from shardtool.storage import open_place
 from shardtool.storage.files import Sizes
 

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from shardtool.cuts import apportion, cut_by_bytes, cut_by_count, cut_evenly, cut_stratified, stratified_positions
 from shardtool.errors import PlanError
+from shardtool.planning.cuts import (
+    apportion,
+    cut_by_bytes,
+    cut_by_count,
+    cut_evenly,
+    cut_stratified,
+    stratified_positions,
+)
 
 SMALL = settings(max_examples=200, derandomize=True, deadline=None)
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=12).map(lambda sizes: np.array(sizes, np.int64))

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtool.dataset_diff import DatasetDiff, KeyTable, compare
 from shardtool.errors import DuplicateKey
 from shardtool.report.diff import advise, render_diff
 from shardtool.report.text import width
+from shardtool.statistics.dataset_diff import DatasetDiff, KeyTable, compare
 
 Parts: TypeAlias = dict[str, tuple[int, int]]  # name -> (bytes, digest)
 Row: TypeAlias = tuple[bytes, int, Parts]  # key, shard, parts

@@ -26,7 +26,7 @@ from shardtool.errors import DuplicateKey, UsageProblem
 from shardtool.manifest import Manifest, ManifestShard, load_manifest
 from shardtool.model import FileRecord
 from shardtool.names import expand_braces
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -59,7 +59,7 @@ def test_1_a_bug_of_ours_shows_its_traceback(tree: Path, out: Path, monkeypatch:
     def fail(*_: object, **__: object) -> NoReturn:
         raise RuntimeError("the moon is full")
 
-    monkeypatch.setattr("shardtool.build.prepare", fail)
+    monkeypatch.setattr("shardtool.packing.build.prepare", fail)
     ran = run_cli("pack", tree, out, "--json")
     check_error(ran, 1, "RuntimeError")
     assert "Traceback" in ran.err
@@ -118,7 +118,7 @@ def test_6_the_output_is_not_ours(tree: Path, out: Path) -> None:
 
 
 def test_7_no_space(tree: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardtool.destination.free_space", lambda folder: (1_000, 1 << 40))
+    monkeypatch.setattr("shardtool.packing.destination.free_space", lambda folder: (1_000, 1 << 40))
     check_error(run_cli("pack", tree, out, "--json"), 7, "NoSpace")
     assert not out.exists()
 
@@ -156,7 +156,7 @@ def test_130_interrupted_and_resumable(tree: Path, out: Path, monkeypatch: pytes
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("shardtool.pack.read_rows", interrupt)
+        patched.setattr("shardtool.packing.pack.read_rows", interrupt)
         check_error(run_cli("pack", tree, out, *SHARDS, "--json"), 130, "Interrupted")
     assert run_cli("pack", tree, out, *SHARDS, "--json").json["resumed_shards"] == 2
 
@@ -166,6 +166,6 @@ def test_143_terminated_and_resumable(tree: Path, out: Path, monkeypatch: pytest
         pytest.skip("signals reach the main thread only")
     pack(tree, out, shards=NUM_SHARDS, part=(0, 2))
     with monkeypatch.context() as patched:
-        patched.setattr("shardtool.pack.read_rows", lambda *_: signal.raise_signal(signal.SIGTERM))
+        patched.setattr("shardtool.packing.pack.read_rows", lambda *_: signal.raise_signal(signal.SIGTERM))
         check_error(run_cli("pack", tree, out, *SHARDS, "--json"), 143, "Interrupted")
     assert run_cli("pack", tree, out, *SHARDS, "--json").json["resumed_shards"] == 2

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from helpers import make_tree, pack, run_cli, shard_paths
 
-from shardtool import extract as extract_module
-from shardtool import extract_shard
 from shardtool.errors import DestinationExists
-from shardtool.extract import safe_path
+from shardtool.reading import extract as extract_module
+from shardtool.reading import extract_shard
+from shardtool.reading.extract import safe_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,15 +26,15 @@ from shardtool.formats import get_format
 from shardtool.hashing import digest_chunks
 from shardtool.loading.reader import SampleReader
 from shardtool.manifest import load_manifest
-from shardtool.pack import _background
-from shardtool.reading import Dataset
-from shardtool.verify import VerifyResult, verify
+from shardtool.packing.pack import _background
+from shardtool.reading.reading import Dataset
+from shardtool.verification.verify import VerifyResult, verify
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.build import PackResult
+    from shardtool.packing.build import PackResult
 
 MIB = 1 << 20
 FEW = settings(

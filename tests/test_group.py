@@ -11,9 +11,9 @@ from helpers import entry_table, make_tree, read_members, run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool import runs
 from shardtool.errors import BadKey, DuplicateKey, GroupError
-from shardtool.group import MAX_PART_NAMES, Grouping, group, select_samples
+from shardtool.grouping import runs
+from shardtool.grouping.group import MAX_PART_NAMES, Grouping, group, select_samples
 from shardtool.keys import parse_rule
 from shardtool.samples import identities_of, keys_of, member_names_of
 from shardtool.workers import WorkerPool

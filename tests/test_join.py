@@ -28,11 +28,11 @@ from shardtool.errors import (
     MissingPart,
     UsageProblem,
 )
-from shardtool.group import group
-from shardtool.join import join
+from shardtool.grouping.group import group
+from shardtool.grouping.join import join
+from shardtool.grouping.row_parts import PartSpec, bare_value, json_object, parse_parts
 from shardtool.keys import parse_rule
-from shardtool.plan_file import load_plan
-from shardtool.row_parts import PartSpec, bare_value, json_object, parse_parts
+from shardtool.planning.plan_file import load_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

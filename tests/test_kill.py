@@ -15,8 +15,8 @@ from groups import Run, error_of, start, until
 from helpers import make_tree, pack
 from snapshots import content, leftovers, rewritten, stamps, temps
 
-from shardtool.plan_file import load_plan
-from shardtool.receipts import read_receipts, valid_receipts
+from shardtool.packing.receipts import read_receipts, valid_receipts
+from shardtool.planning.plan_file import load_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtool.errors import GroupError, UsageProblem
-from shardtool.group import group
+from shardtool.grouping.group import group
+from shardtool.grouping.labels import add_labels, label_samples
 from shardtool.index_file import open_index
 from shardtool.keys import parse_rule
-from shardtool.labels import add_labels, label_samples
 from shardtool.samples import keys_of
 
 if TYPE_CHECKING:

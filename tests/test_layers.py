@@ -9,17 +9,12 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "shardtool"
 LAYERS = (
-    "errors plugins model token_options token_lengths units names compat_rules hashing permute keys columns samples "
-    "sniff worker workers",
+    "errors plugins model token_options token_lengths units names hashing keys columns samples sniff worker workers",
     "storage",
     "sources formats index_file",
-    "scan runs group twins required labels match row_parts join splits cuts plan plan_rows "
-    "order order_params order_state lanes mixture mixed_order deal assign placement",
-    "plan_file receipts manifest pack compress_choice prepare compare destination build status verify stage staging "
-    "metrics deviation overhead advice probe dataset_stats survey dataset_diff key_tables reading lookup looking "
-    "repeats shard_digest index_cache windows reading_remote bare_shards verify_shard verify_reader verify_bare "
-    "rebuild rebuild_shard index_bare extract extract_shard tokens bench doctor checkpoint shard_sources loading "
-    "dialects emitted compat assignment assignment_summary assignment_files reading_place",
+    "scan grouping order planning",
+    "manifest emitted compat dialects packing assignment verification indexing reading statistics shard_sources "
+    "tokens staging loading bench doctor checkpoint",
     "executors",
     "report",
     "cli torch grain __main__",

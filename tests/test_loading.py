@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from helpers import make_tree, pack, run_cli
 
-from shardtool.assignment import SplitShards
+from shardtool.assignment.assignment import SplitShards
 from shardtool.errors import CorruptShard, FormatError, PlanMismatch, UsageProblem
 from shardtool.loading.ahead import PiecesAhead
 from shardtool.loading.cursor import Cursor, start_cursor
@@ -24,9 +24,9 @@ from shardtool.loading.decode import decoder_for, decoders_named
 from shardtool.loading.files import available_memory
 from shardtool.loading.reader import SampleReader, threads_of
 from shardtool.loading.telemetry import Telemetry
-from shardtool.order import Order
-from shardtool.order_params import OrderParams
-from shardtool.reading import Dataset
+from shardtool.order.order import Order
+from shardtool.order.params import OrderParams
+from shardtool.reading.reading import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

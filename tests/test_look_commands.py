@@ -20,7 +20,7 @@ import pytest
 import xxhash
 from helpers import make_tree, pack, run_cli
 
-from shardtool.lookup import key_bytes, split_member
+from shardtool.assignment.lookup import key_bytes, split_member
 from shardtool.manifest import load_manifest
 from shardtool.names import expand_braces
 from shardtool.report.text import escape_key, width

@@ -9,9 +9,9 @@ from helpers import entry_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool.group import group
+from shardtool.grouping.group import group
+from shardtool.grouping.match import NOWHERE, SEVERAL, match_rows
 from shardtool.keys import parse_rule
-from shardtool.match import NOWHERE, SEVERAL, match_rows
 from shardtool.samples import keys_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from shardtool.formats.offset_table import records_of
 from shardtool.formats.records import RecordCheck
 from shardtool.manifest import load_manifest
 from shardtool.names import shard_path
-from shardtool.plan_file import load_plan
+from shardtool.planning.plan_file import load_plan
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool.deviation import expected_tv, simulated_p99
-from shardtool.metrics import (
+from shardtool.report.stats import COLUMNS, advise, render_stats, verdict
+from shardtool.report.text import width
+from shardtool.statistics.deviation import expected_tv, simulated_p99
+from shardtool.statistics.metrics import (
     ShardColumns,
     Stats,
     StatsAccumulator,
@@ -26,14 +28,12 @@ from shardtool.metrics import (
     neighbour_distance,
     source_ranks,
 )
-from shardtool.report.stats import COLUMNS, advise, render_stats, verdict
-from shardtool.report.text import width
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardtool.deviation import Deviation
     from shardtool.model import Int64Array
+    from shardtool.statistics.deviation import Deviation
 
 PAGE = Path(__file__).parents[1] / "docs" / "internals" / "shuffle-quality.md"
 
@@ -105,7 +105,7 @@ def test_neighbour_distance_in_chunks_equals_one_pass(monkeypatch: pytest.Monkey
     ranks = permutation(1000)
     whole = neighbour_distance(ranks)
 
-    monkeypatch.setattr("shardtool.metrics._PAIRS", 7)
+    monkeypatch.setattr("shardtool.statistics.metrics._PAIRS", 7)
 
     assert neighbour_distance(ranks) == whole
 

@@ -11,15 +11,15 @@ from helpers import make_tree, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool.deal import Deal
 from shardtool.errors import PlanMismatch, UsageProblem
 from shardtool.loading.mixed import MixedAhead, MixedCursor, MixedReader, start_mixed_cursor
 from shardtool.loading.reader import SampleReader
-from shardtool.mixed_order import MixedOrder
-from shardtool.mixture import Mixture, Phase
-from shardtool.order import Order
-from shardtool.order_params import OrderParams
-from shardtool.order_state import load_state
+from shardtool.order.deal import Deal
+from shardtool.order.mixed import MixedOrder
+from shardtool.order.mixture import Mixture, Phase
+from shardtool.order.order import Order
+from shardtool.order.params import OrderParams
+from shardtool.order.state import load_state
 
 SIZES = (40, 17, 5)
 

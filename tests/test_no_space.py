@@ -16,7 +16,7 @@ from places import limited, mounted, read_ahead
 from snapshots import content, finish, leftovers, small_tree, temps
 
 from shardtool.errors import NoSpace
-from shardtool.receipts import read_receipts
+from shardtool.packing.receipts import read_receipts
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_target_that_fills_up_keeps_finished_shards_and_goes_on_after_room_is_
 ) -> None:
     pack(large, tmp_path / "whole", shards=10)
     with mounted(tmp_path / "disk", "size=4m") as disk:
-        monkeypatch.setattr("shardtool.build.check_space", lambda *args, **kinds: None)
+        monkeypatch.setattr("shardtool.packing.build.check_space", lambda *args, **kinds: None)
         (disk / "other").write_bytes(bytes(2 << 20))
         ran = run_cli("pack", large, disk / "out", "--shards", "10", "--durability", "full" if durable else "none")
         assert ran.code == 7, ran.err
@@ -70,7 +70,7 @@ def test_a_target_that_fills_up_keeps_finished_shards_and_goes_on_after_room_is_
 def test_a_target_may_fill_up_at_any_time(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room_kib: int
 ) -> None:
-    monkeypatch.setattr("shardtool.build.check_space", lambda *args, **kinds: None)
+    monkeypatch.setattr("shardtool.packing.build.check_space", lambda *args, **kinds: None)
     with mounted(tmp_path / "disk", "size=2m") as disk:
         (disk / "other").write_bytes(bytes((2048 - room_kib) << 10))
         ran = run_cli("pack", tree, disk / "out", "--shards", "4")

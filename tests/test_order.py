@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtool.errors import PlanMismatch, UsageProblem
-from shardtool.lanes import LaneLayout, grouped, lane_slots
-from shardtool.mixture import Mixture, Phase
-from shardtool.order import Order
-from shardtool.order_params import OrderParams, choose_params, lane_radices
-from shardtool.order_state import dump_state, load_state, move_to_grown
+from shardtool.order.lanes import LaneLayout, grouped, lane_slots
+from shardtool.order.mixture import Mixture, Phase
+from shardtool.order.order import Order
+from shardtool.order.params import OrderParams, choose_params, lane_radices
+from shardtool.order.state import dump_state, load_state, move_to_grown
 
 PAGE = Path(__file__).parent.parent / "docs" / "formats" / "order.md"
 GOLDEN: dict[str, Any] = json.loads(PAGE.read_text().split("```json\n")[1].split("```")[0])

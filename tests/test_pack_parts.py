@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from helpers import json_lines, make_tree, pack, read_members, run_cli, shard_paths
 
-import shardtool.build
-import shardtool.pack
-from shardtool import plan_file
+import shardtool.packing.build
+import shardtool.packing.pack
 from shardtool.errors import AccessDenied, ShardtoolError, SourceChanged, SourceError, SourceNotFound
 from shardtool.manifest import load_manifest
-from shardtool.plan_file import load_plan, read_rows
-from shardtool.receipts import read_receipts
+from shardtool.packing.receipts import read_receipts
+from shardtool.planning import plan_file
+from shardtool.planning.plan_file import load_plan, read_rows
 from shardtool.sources.reader import LocalReader
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def after_plan(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Have something happen once, between the plan and the first byte packed, as if the scan were long ago."""
-    monkeypatch.setattr(shardtool.pack, "FRESH_SECONDS", -1e9)
+    monkeypatch.setattr(shardtool.packing.pack, "FRESH_SECONDS", -1e9)
 
     def arrange(action: Callable[[], object]) -> None:
         real, todo = plan_file.write_plan, [action]
@@ -95,7 +95,7 @@ def after_plan(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object
                 todo.pop()()
             return stored
 
-        monkeypatch.setattr(shardtool.build, "write_plan", write_plan)
+        monkeypatch.setattr(shardtool.packing.build, "write_plan", write_plan)
 
     return arrange
 
@@ -127,7 +127,7 @@ def run_pack(source: Path, out: Path, *options: str) -> Ran:
 def test_a_change_right_after_the_scan_is_found_too(
     source: Path, tmp_path: Path, after_plan: Any, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    monkeypatch.setattr(shardtool.pack, "FRESH_SECONDS", 1e9)
+    monkeypatch.setattr(shardtool.packing.pack, "FRESH_SECONDS", 1e9)
     action, error = CHANGES[change]
     after_plan(lambda: action(source / "07.bin"))
     with pytest.raises(error, match=r"07\.bin"):
@@ -324,7 +324,7 @@ def test_a_file_that_keeps_changing_costs_only_itself(
             grow(source / victims.pop())
         return LocalReader(*args)
 
-    monkeypatch.setattr(shardtool.pack, "open_reader", reader)
+    monkeypatch.setattr(shardtool.packing.pack, "open_reader", reader)
     done = run_cli("pack", source, tmp_path / "out", "--shards", "1", "--on-changed", "skip", "--json")
     assert done.code == 3
     check_whole(tmp_path / "out", {"03", "04", "05"})

@@ -21,8 +21,8 @@ from shardtool.formats.columnar import Layout, group_bounds, row_bytes
 from shardtool.formats.parquet import ParquetFormat
 from shardtool.index_file import open_index
 from shardtool.manifest import load_manifest
-from shardtool.plan_file import load_plan, read_rows
-from shardtool.reading import Dataset
+from shardtool.planning.plan_file import load_plan, read_rows
+from shardtool.reading.reading import Dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

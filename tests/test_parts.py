@@ -13,11 +13,11 @@ import pytest
 from helpers import make_tree, pack, run_cli
 from snapshots import NUM_SHARDS, begin, content, finish, leftovers, small_tree, stamps
 
-from shardtool.destination import locked
 from shardtool.errors import (
     DestinationError,
     PlanMismatch,
 )
+from shardtool.packing.destination import locked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool.permute import TABLE_LIMIT, Permutation, Purpose, derive_key, mix, mix_array, permute_one, unpermute_one
+from shardtool.order.permute import (
+    TABLE_LIMIT,
+    Permutation,
+    Purpose,
+    derive_key,
+    mix,
+    mix_array,
+    permute_one,
+    unpermute_one,
+)
 
 EXACT = settings(derandomize=True, deadline=None, max_examples=60)
 KEYS = st.integers(0, 2**64 - 1)

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from shardtool.errors import MissingPart, PlanError, SampleTooLarge, UsageProblem
 from shardtool.formats.tar import TarFormat
-from shardtool.group import group
+from shardtool.grouping.group import group
+from shardtool.grouping.labels import add_labels
+from shardtool.grouping.required import apply_required
 from shardtool.index_file import open_index
 from shardtool.keys import join, parse_rule
-from shardtool.labels import add_labels
 from shardtool.manifest import load_manifest
 from shardtool.model import GeneratedPart
 from shardtool.names import index_path
-from shardtool.plan import Plan, PlanOptions, global_order, make_plan
-from shardtool.plan_file import load_plan, plan_identity, read_rows
-from shardtool.prepare import prepare
-from shardtool.required import apply_required
+from shardtool.packing.prepare import prepare
+from shardtool.planning.plan import Plan, PlanOptions, global_order, make_plan
+from shardtool.planning.plan_file import load_plan, plan_identity, read_rows
 from shardtool.samples import keys_of
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from helpers import make_tree, pack, run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool.advice import figures_of
 from shardtool.formats.tar_header import BLOCK, extension_bytes, padded
-from shardtool.overhead import add_causes, overhead_by_cause
-from shardtool.plan import PlanOptions
-from shardtool.prepare import prepare
-from shardtool.probe import Speed, read_some
+from shardtool.packing.prepare import prepare
+from shardtool.planning.plan import PlanOptions
 from shardtool.report.text import width
+from shardtool.statistics.advice import figures_of
+from shardtool.statistics.overhead import add_causes, overhead_by_cause
+from shardtool.statistics.probe import Speed, read_some
 
 if TYPE_CHECKING:
     from helpers import Ran

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from helpers import make_tree, pack, read_members, run_cli, shard_paths
 
-from shardtool import reading
 from shardtool.errors import CorruptShard, FormatError, ShardtoolError, SourceNotFound
-from shardtool.reading import Dataset
-from shardtool.windows import WINDOW_BYTES, Sample
+from shardtool.reading import reading
+from shardtool.reading.reading import Dataset
+from shardtool.reading.windows import WINDOW_BYTES, Sample
 
 
 @pytest.fixture(scope="module")

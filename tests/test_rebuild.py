@@ -16,7 +16,7 @@ import pytest
 from helpers import Said, make_tree, pack, read_members, run_cli, shard_paths
 
 from shardtool.manifest import load_manifest
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

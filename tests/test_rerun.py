@@ -16,7 +16,7 @@ from shardtool.errors import (
 )
 from shardtool.manifest import load_manifest
 from shardtool.names import index_path
-from shardtool.receipts import FOLDED
+from shardtool.packing.receipts import FOLDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +135,7 @@ def test_touched_files_are_no_change(tree: Path, out: Path, monkeypatch: pytest.
         touch(path)
     assert pack(tree, out, shards=NUM_SHARDS).num_packed == 0
     assert (content(out), stamps(out)) == (whole, before)
-    monkeypatch.setattr("shardtool.compare._digest", lambda path: pytest.fail("contents are read again"))
+    monkeypatch.setattr("shardtool.packing.compare._digest", lambda path: pytest.fail("contents are read again"))
     assert pack(tree, out, shards=NUM_SHARDS).num_packed == 0
 
 

@@ -10,13 +10,13 @@ import pytest
 from helpers import Said, pack, read_members
 from snapshots import NUM_SHARDS, begin, content, finish, leftovers, rewrite, rewritten, small_tree, stamps
 
-from shardtool import build as build_module
 from shardtool.errors import (
     FormatError,
     PlanMismatch,
     SourceNotFound,
     UsageProblem,
 )
+from shardtool.packing import build as build_module
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from helpers import entry_table, make_tree, run_cli
 from shardtool.keys import parse_rule
 from shardtool.report.text import width
 from shardtool.report.topics import TOPICS
-from shardtool.survey import find_duplicates, part_sizes
+from shardtool.statistics.survey import find_duplicates, part_sizes
 
 if TYPE_CHECKING:
     from pathlib import Path

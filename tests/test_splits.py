@@ -9,14 +9,14 @@ from helpers import Said, entry_table, make_tree, pack, read_tar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool.cuts import apportion
 from shardtool.errors import GroupError, PlanError, UsageProblem
-from shardtool.group import group
+from shardtool.grouping.group import group
+from shardtool.grouping.labels import add_labels
 from shardtool.keys import parse_rule
-from shardtool.labels import add_labels
 from shardtool.manifest import load_manifest
+from shardtool.planning.cuts import apportion
+from shardtool.planning.splits import assign_splits, parse_shares
 from shardtool.samples import keys_of
-from shardtool.splits import assign_splits, parse_shares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,7 +23,7 @@ from staged import (
     staged_shards_of,
 )
 
-from shardtool.assignment import Wish, assign
+from shardtool.assignment.assignment import Wish, assign
 from shardtool.errors import (
     CorruptShard,
     DestinationError,
@@ -37,13 +37,13 @@ from shardtool.errors import (
 )
 from shardtool.hashing import BLOCK_BYTES
 from shardtool.manifest import load_manifest
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.staging import lease, reached, wait
 from shardtool.staging.arriving import TRIES
 from shardtool.staging.folder import read_staged
 from shardtool.staging.lock import CopierLock, is_held
 from shardtool.staging.share import node_share
-from shardtool.verify import verify
+from shardtool.verification.verify import verify
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import zstandard
 from helpers import Said, run_cli
 from staged import CountingPlace, Telling, only, run_stage, shard_bytes, small_data_set
 
-from shardtool.assignment import Wish, assign
+from shardtool.assignment.assignment import Wish, assign
 from shardtool.errors import CorruptShard, NoSpace
 from shardtool.manifest import load_manifest
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.staging.check import check_staged
 from shardtool.staging.folder import read_staged
-from shardtool.verify import verify
+from shardtool.verification.verify import verify
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtool.assign import sequence
-from shardtool.assignment import Wish, assign
+from shardtool.assignment.assign import sequence
+from shardtool.assignment.assignment import Wish, assign
+from shardtool.assignment.placement import data_rank
 from shardtool.errors import UsageProblem
 from shardtool.manifest import Manifest, ManifestShard
 from shardtool.model import FileRecord
-from shardtool.placement import data_rank
 from shardtool.staging.nodes import data_rank_here, find_node
 from shardtool.staging.request import StageRequest, decode_request, encode_request
 from shardtool.staging.share import Share, interleave, join_ranges, node_share, parse_ranges, socket_of

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from helpers import make_tree, pack, run_cli
 
-from shardtool.destination import locked
 from shardtool.errors import SourceError
+from shardtool.packing.destination import locked
+from shardtool.packing.status import _rate, is_locked, read_status
 from shardtool.report.text import width
-from shardtool.status import _rate, is_locked, read_status
 
 PETS = Path(__file__).parent.parent / "fixtures" / "pets"
 
@@ -143,7 +143,7 @@ def test_time_left_is_told_while_a_run_goes_on(halted: Path, monkeypatch: pytest
     receipts = sorted((halted / ".shardtool" / "receipts").glob("*.json"))
     for number, path in enumerate(receipts):
         os.utime(path, (1000 + number, 1000 + number))
-    monkeypatch.setattr("shardtool.status.is_locked", lambda out: True)
+    monkeypatch.setattr("shardtool.packing.status.is_locked", lambda out: True)
     status = read_status(str(halted), 1000.0 + len(receipts) - 1)
     assert status.rate is not None
     assert status.rate.shards_per_s == pytest.approx(1.0)

@@ -29,7 +29,7 @@ from shardtool.formats.tar_header import (
 from shardtool.hashing import digest_chunks
 from shardtool.index_file import open_index
 from shardtool.manifest import load_manifest
-from shardtool.plan_file import load_plan, read_rows
+from shardtool.planning.plan_file import load_plan, read_rows
 from shardtool.samples import member_names
 from shardtool.sources.reader import LocalReader
 from shardtool.storage.shard_file import ShardFile

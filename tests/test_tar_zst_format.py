@@ -22,7 +22,7 @@ from shardtool.formats.frames import FRAME_BYTES, FrameCache, Frames, frames_of_
 from shardtool.hashing import digest_chunks
 from shardtool.index_file import open_index
 from shardtool.manifest import load_manifest
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from shardtool.errors import BadKey, UsageProblem
 from shardtool.formats import crc32c
 from shardtool.formats.records import GLUE_SAMPLES, SLAB_BYTES, RecordCheck, varints, write_records, write_simple
 from shardtool.formats.tfrecord import records_of
-from shardtool.plan_file import load_plan, read_rows
+from shardtool.planning.plan_file import load_plan, read_rows
 from shardtool.samples import member_names
 from shardtool.sources.reader import LocalReader
 

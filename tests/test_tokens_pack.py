@@ -22,19 +22,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import read_pair
 
-from shardtool.build import PackRequest, build
 from shardtool.errors import DuplicateKey, PlanMismatch, SampleTooLarge, SourceError, UsageProblem
 from shardtool.executors.local import LocalExecutor
 from shardtool.manifest import load_manifest
-from shardtool.plan import PlanOptions
-from shardtool.reading import Dataset
+from shardtool.packing.build import PackRequest, build
+from shardtool.planning.plan import PlanOptions
+from shardtool.reading.reading import Dataset
 from shardtool.token_options import TokenOptions
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardtool.build import PackResult
+    from shardtool.packing.build import PackResult
 
 
 def pack_tokens(source: Path, out: Path, *, tokens: dict[str, Any] | None = None, **options: Any) -> PackResult:
@@ -559,7 +559,7 @@ def test_the_simple_writer_gives_the_bytes_of_the_fast_one(lines: Path, tmp_path
     """BinFormat.write, a sequence at a time, is the oracle of the merge of runs."""
     from shardtool.formats.bin import BinFormat
     from shardtool.storage.shard_file import ShardFile
-    from shardtool.verify_shard import rows_of
+    from shardtool.verification.shard import rows_of
 
     pack_tokens(lines, tmp_path / "out")
     with Dataset.open(str(tmp_path / "out")) as dataset:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtool.formats.bin_index import DTYPES
-from shardtool.splits import SPLIT_TAG
+from shardtool.planning.splits import SPLIT_TAG
 from shardtool.tokens import runs
 from shardtool.tokens.runs import RunBuilder, open_run, run_paths
 

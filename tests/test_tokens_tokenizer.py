@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.manifest import load_manifest
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.token_options import TokenOptions
 from shardtool.tokens.tokenizer import decode, encode, framed, resolve_tokenizer
 

@@ -19,8 +19,8 @@ from helpers import Said, make_tree, pack, read_members, read_tar, run_cli, shar
 from snapshots import files_below, small_tree
 
 from shardtool.errors import BadKey, GroupError, SourceError
+from shardtool.grouping.twins import fold
 from shardtool.names import index_path, shard_path
-from shardtool.twins import fold
 
 NFC, NFD = "caf\u00e9.txt", "cafe\u0301.txt"
 

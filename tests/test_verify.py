@@ -16,9 +16,9 @@ from helpers import Said, make_tree, pack, run_cli, shard_paths
 
 from shardtool.index_file import open_index
 from shardtool.manifest import decode_manifest, encode_manifest, load_manifest
-from shardtool.verify import VerifyResult, verify
-from shardtool.verify_bare import check_bare
-from shardtool.verify_shard import VerifyJob, check_shard
+from shardtool.verification.bare import check_bare
+from shardtool.verification.shard import VerifyJob, check_shard
+from shardtool.verification.verify import VerifyResult, verify
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
@@ -385,9 +385,9 @@ def test_a_key_in_two_shards_is_found_with_both_places(tmp_path: Path) -> None:
 
 def index_as(index: Path, out: Path, number: int, place: str, shard: dict[str, Any]) -> dict[str, Any]:
     """The manifest entry of a shard under another name, its index written anew."""
-    from shardtool.bare_shards import read_bare
     from shardtool.index_file import encode_columns
-    from shardtool.receipts import digest_of
+    from shardtool.indexing.bare_shards import read_bare
+    from shardtool.packing.receipts import digest_of
 
     read, bare = open_index(os.fspath(index)), read_bare(os.fspath(out / place))
     meta = {**read.meta, "shard": {**read.meta["shard"], "path": place}}

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from helpers import make_tree, pack, run_cli
 
-from shardtool.assignment import Wish, assign
+from shardtool.assignment.assignment import Wish, assign
 from shardtool.manifest import load_manifest
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs/reference/schemas/where.schema.json").read_text())

@@ -50,7 +50,7 @@ def drop_caches() -> None:
     """Forget cached pages, names and inodes, then warm the interpreter again."""
     os.sync()
     DROP_CACHES.write_text("3")
-    modules = "import numpy, pyarrow.compute, click, xxhash, shardtool.pack, shardtool.build"
+    modules = "import numpy, pyarrow.compute, click, xxhash, shardtool.packing.pack, shardtool.packing.build"
     subprocess.run([sys.executable, "-c", modules], check=True)
     subprocess.run(["tar", "--version"], check=True, stdout=subprocess.DEVNULL)
 

@@ -13,11 +13,11 @@ from common import environment, save
 CODE = """
 import json, resource, sys, time
 import numpy as np, pyarrow as pa
-from shardtool.group import group
+from shardtool.grouping.group import group
 from shardtool.keys import KeyRule
 from shardtool.model import EntryTable
-from shardtool.plan import PlanOptions, make_plan
-from shardtool.plan_file import plan_identity
+from shardtool.planning.plan import PlanOptions, make_plan
+from shardtool.planning.plan_file import plan_identity
 
 n = int(sys.argv[1])
 per = 200

@@ -13,7 +13,7 @@ from pack import COUNTS, data_set
 
 OURS = """
 import sys
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 count = size = 0
 with Dataset.open(sys.argv[1]) as dataset:
     for shard in range(dataset.num_shards):

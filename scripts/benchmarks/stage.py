@@ -182,7 +182,7 @@ def fill_for_reading(work: Path, bucket: Bucket) -> None:
 
 def reading(work: Path, bucket: Bucket) -> dict[str, Any]:
     """Seconds and samples a second of one pass over all samples, `THREADS` reads at a time."""
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
     from shardtool.storage import open_place
 
     objects, shards = open_place(bucket.url("photos")), open_place(bucket.url("out"))

@@ -13,10 +13,10 @@ from shardtool.errors import UsageProblem
 from shardtool.units import plural
 
 if TYPE_CHECKING:
-    from shardtool.assignment import Assignment
-    from shardtool.assignment_files import Extents
-    from shardtool.assignment_summary import Summary
-    from shardtool.reading import Dataset
+    from shardtool.assignment.assignment import Assignment
+    from shardtool.assignment.files import Extents
+    from shardtool.assignment.summary import Summary
+    from shardtool.reading.reading import Dataset
 
 LISTS = ("urls", "rows")  # one list a reader
 TABLES = ("parquet", "arrow")  # formats whose samples are rows
@@ -38,10 +38,10 @@ TABLES = ("parquet", "arrow")  # formats whose samples are rows
 @output_options
 def command(output: Output, out: str, **chosen: Any) -> None:
     """Say which rank reads which samples of OUT, exactly once an epoch, and what that costs."""
-    from shardtool.assignment import assign
-    from shardtool.assignment_files import check_empty
-    from shardtool.assignment_summary import summarize
-    from shardtool.reading import Dataset
+    from shardtool.assignment.assignment import assign
+    from shardtool.assignment.files import check_empty
+    from shardtool.assignment.summary import summarize
+    from shardtool.reading.reading import Dataset
 
     emit, folder = _emit(output, chosen), chosen["folder"]
     if emit == "urls":
@@ -145,7 +145,7 @@ def _tell(
     emit: str,
     chosen: dict[str, Any],
 ) -> None:
-    from shardtool.assignment_files import assign_pieces, extents_of, head_document, reader_rows, reader_urls
+    from shardtool.assignment.files import assign_pieces, extents_of, head_document, reader_rows, reader_urls
 
     folder = chosen["folder"]
     extents = extents_of(dataset) if emit in ("json", "parquet", "urls") else None  # what asks for an index
@@ -173,7 +173,7 @@ def _tell(
 
 
 def _text(output: Output, found: Assignment, summary: Summary, ranks: range) -> str:
-    from shardtool.assignment_summary import share_of
+    from shardtool.assignment.summary import share_of
     from shardtool.report.assign import render_assignment
 
     is_listed = output.verbose or len(ranks) < found.deal.world_size
@@ -192,7 +192,7 @@ def _write(
     expand: tuple[int, int] | None,
 ) -> list[str]:
     """Write one file a rank, for `urls` one a loader worker; gives their names."""
-    from shardtool.assignment_files import (
+    from shardtool.assignment.files import (
         assign_pieces,
         rank_file,
         reader_rows,

@@ -14,7 +14,7 @@ from shardtool.cli.s3_options import s3_options
 from shardtool.errors import SourceNotFound, UsageProblem
 
 if TYPE_CHECKING:
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 
 @click.command(
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 @output_options
 def command(output: Output, out: str, members: tuple[str, ...], part: str, split: str) -> None:
     """Write parts of samples in the data set OUT to stdout as they are, one after another; digests are checked."""
-    from shardtool.lookup import check_split
-    from shardtool.reading import Dataset
+    from shardtool.assignment.lookup import check_split
+    from shardtool.reading.reading import Dataset
 
     with Dataset.open(out) as dataset:
         check_split(dataset, split)
@@ -56,7 +56,7 @@ def _find(dataset: Dataset, member: str, part: str, split: str) -> tuple[int, in
         SourceNotFound: no such sample, or it has no such part.
         UsageProblem: the sample has several parts, and none was named.
     """
-    from shardtool.lookup import find_sample, key_bytes, split_member
+    from shardtool.assignment.lookup import find_sample, key_bytes, split_member
 
     shard, sample = find_sample(dataset, member, split)
     index = dataset.index(shard)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardtool.plan import PlanOptions
+from shardtool.planning.plan import PlanOptions
 
 if TYPE_CHECKING:
-    from shardtool.build import PackRequest
+    from shardtool.packing.build import PackRequest
     from shardtool.token_options import TokenOptions
 
 _SAME_NAME = (
@@ -72,7 +72,7 @@ def _inventory_place(place: str | None) -> str:
 
 def pack_request(sources: tuple[str, ...], out: str, options: PlanOptions, chosen: dict[str, Any]) -> PackRequest:
     """The run that the options ask for."""
-    from shardtool.build import PackRequest
+    from shardtool.packing.build import PackRequest
 
     return PackRequest(
         sources=sources,

@@ -33,10 +33,10 @@ from shardtool.units import plural
 @output_options
 def command(output: Output, before: str, after: str, exit_code: bool) -> None:
     """Compare the data sets A and B: samples added, removed, moved and changed."""
-    from shardtool.dataset_diff import compare
-    from shardtool.key_tables import key_table
-    from shardtool.reading import Dataset
+    from shardtool.reading.key_tables import key_table
+    from shardtool.reading.reading import Dataset
     from shardtool.report.diff import render_diff
+    from shardtool.statistics.dataset_diff import compare
 
     with Dataset.open(before) as one, Dataset.open(after) as two:
         diff = compare(key_table(one), key_table(two))

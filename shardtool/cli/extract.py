@@ -66,7 +66,7 @@ def selecting(function: Any) -> Any:
 def command(output: Output, out: str, target: str, keys: tuple[str, ...], **chosen: Any) -> None:
     """Write the samples of OUT, or those that KEY names, to files below DIR; digests are checked on the way."""
     from shardtool.executors.local import workers_for
-    from shardtool.extract import PRELOAD, Selection, extract
+    from shardtool.reading.extract import PRELOAD, Selection, extract
     from shardtool.report.extract import extract_text, left_out_text
     from shardtool.workers import WorkerPool
 

@@ -14,7 +14,7 @@ from shardtool.errors import UsageProblem
 
 if TYPE_CHECKING:
     from shardtool.emitted import Emitted
-    from shardtool.rebuild import RebuildResult
+    from shardtool.indexing.rebuild import RebuildResult
 
 
 @click.command(
@@ -85,11 +85,11 @@ def command(
 
 
 def _index(output: Output, places: tuple[str, ...], out_dir: str, workers: int) -> RebuildResult:
-    from shardtool.bare_shards import is_folder
-    from shardtool.destination import is_ours
     from shardtool.executors.local import workers_for
-    from shardtool.index_bare import index_foreign
-    from shardtool.rebuild import PRELOAD, rebuild
+    from shardtool.indexing.bare import index_foreign
+    from shardtool.indexing.bare_shards import is_folder
+    from shardtool.indexing.rebuild import PRELOAD, rebuild
+    from shardtool.packing.destination import is_ours
     from shardtool.workers import WorkerPool
 
     with WorkerPool(workers_for(workers), preload=PRELOAD) as pool:
@@ -107,7 +107,7 @@ def _index(output: Output, places: tuple[str, ...], out_dir: str, workers: int) 
 def _emit(result: RebuildResult, names: tuple[str, ...], split_shards: str) -> list[Emitted]:
     from shardtool.dialects import prepare
     from shardtool.emitted import write_emissions
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
     if not names:
         return []

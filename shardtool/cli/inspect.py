@@ -12,7 +12,7 @@ from shardtool.cli.s3_options import s3_options
 from shardtool.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 
 @click.command(
@@ -60,7 +60,7 @@ def command(
 
     A number is a shard, unless a sample has it for a key; 3: is always a shard.
     """
-    from shardtool.lookup import check_split, open_at
+    from shardtool.assignment.lookup import check_split, open_at
     from shardtool.report.inspect import dataset_document, dataset_text
 
     dataset, file = open_at(out)
@@ -90,8 +90,8 @@ def command(
 
 
 def _show_one(output: Output, dataset: Dataset, word: str, split: str) -> None:
-    from shardtool.looking import view_sample, view_shard
-    from shardtool.lookup import resolve
+    from shardtool.assignment.lookup import resolve
+    from shardtool.reading.looking import view_sample, view_shard
     from shardtool.report.inspect import sample_document, sample_text, shard_document, shard_text
 
     number, place = resolve(dataset, word, split)

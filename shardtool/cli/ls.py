@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.manifest import ManifestShard
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 SCHEMA = "shardtool/ls/1"
 
@@ -53,8 +53,8 @@ SCHEMA = "shardtool/ls/1"
 @output_options
 def command(output: Output, out: str, split: str, braces: bool, samples: bool) -> None:
     """List the shards of the data set in OUT; with -q their paths only."""
-    from shardtool.lookup import check_split
-    from shardtool.reading import Dataset
+    from shardtool.assignment.lookup import check_split
+    from shardtool.reading.reading import Dataset
 
     if braces and samples:
         raise UsageProblem("--braces and --samples exclude one another", hint="choose one")

@@ -27,8 +27,8 @@ DECIDED = ("Source", "Grouping", "Shards", "Tokens", "Order")  # sections of opt
 
 
 if TYPE_CHECKING:
-    from shardtool.build import PackResult
     from shardtool.manifest import Manifest
+    from shardtool.packing.build import PackResult
 
 
 @click.command(
@@ -69,7 +69,7 @@ def run_pack(output: Output, sources: tuple[str, ...], out: str, chosen: dict[st
 
     with WorkerPool(workers_for(chosen["workers"]), preload=PRELOAD) as pool:
         pool.warm()
-        from shardtool.build import build
+        from shardtool.packing.build import build
         from shardtool.report.pack import next_steps, pack_text
 
         request = pack_request(sources, out, plan_options(sources, chosen), chosen)
@@ -114,7 +114,7 @@ def _emit(output: Output, out: str, manifest: Manifest, names: tuple[str, ...]) 
     """Offer the data set in the layouts of other trainers, too."""
     from shardtool.dialects import prepare
     from shardtool.emitted import write_emissions
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
     with Dataset(out, manifest) as dataset:
         for one in write_emissions(out, prepare(dataset, names)):

@@ -22,10 +22,10 @@ from shardtool.cli.token_options import token_options
 from shardtool.errors import Incomplete, PlanMismatch, UsageProblem
 
 if TYPE_CHECKING:
-    from shardtool.compress_choice import Choice
-    from shardtool.plan import Plan
-    from shardtool.plan_file import StoredPlan
-    from shardtool.prepare import Prepared
+    from shardtool.packing.prepare import Prepared
+    from shardtool.planning.compress_choice import Choice
+    from shardtool.planning.plan import Plan
+    from shardtool.planning.plan_file import StoredPlan
     from shardtool.report.plan import PlanReport
     from shardtool.tokens.estimate import Estimate
 
@@ -94,10 +94,10 @@ def show_plan(
         from shardtool.cli.token_plan import show_token_plan
 
         return show_token_plan(output, sources, out, chosen, write=write)
-    from shardtool.destination import state_of
     from shardtool.executors.local import PRELOAD, workers_for
-    from shardtool.plan_file import plan_identity
-    from shardtool.prepare import prepare
+    from shardtool.packing.destination import state_of
+    from shardtool.packing.prepare import prepare
+    from shardtool.planning.plan_file import plan_identity
     from shardtool.report.plan import plan_document, plan_text
     from shardtool.scan import check_overlap
     from shardtool.workers import WorkerPool
@@ -139,9 +139,9 @@ def show_plan(
 
 
 def _report(prepared: Prepared, plan_id: str, workers: int, chosen: dict[str, Any]) -> PlanReport:
-    from shardtool.advice import advise, figures_of
-    from shardtool.probe import peak_bytes, read_some, worker_bytes
     from shardtool.report.plan import PlanReport
+    from shardtool.statistics.advice import advise, figures_of
+    from shardtool.statistics.probe import peak_bytes, read_some, worker_bytes
 
     plan = prepared.plan
     figures = figures_of(plan, prepared.scanned.seen)
@@ -163,7 +163,7 @@ def _report(prepared: Prepared, plan_id: str, workers: int, chosen: dict[str, An
 
 def _estimate(plan: Plan) -> Choice | None:
     """What the compression that was asked for would give, by a sample."""
-    from shardtool.compress_choice import Choice, estimated_ratio
+    from shardtool.planning.compress_choice import Choice, estimated_ratio
 
     ratio = estimated_ratio(plan.samples, plan.format)
     return None if ratio is None else Choice(plan.settings.compress, ratio)
@@ -172,9 +172,9 @@ def _estimate(plan: Plan) -> Choice | None:
 def _write(
     output: Output, sources: tuple[str, ...], out: str, chosen: dict[str, Any], prepared: Prepared
 ) -> StoredPlan:
-    from shardtool.build import PackRequest, store_plan
-    from shardtool.destination import load_plan, locked
-    from shardtool.plan_file import plan_identity
+    from shardtool.packing.build import PackRequest, store_plan
+    from shardtool.packing.destination import load_plan, locked
+    from shardtool.planning.plan_file import plan_identity
 
     request = PackRequest(sources, out, prepared.plan.options, durable=chosen["durability"] == "full")
     with locked(out, None):
@@ -193,7 +193,7 @@ def _write(
 
 def _say_destination(output: Output, out: str, state: str, plan_id: str) -> None:
     """What packing this plan to `out` would meet there."""
-    from shardtool.destination import load_plan
+    from shardtool.packing.destination import load_plan
 
     stored = load_plan(out) if state != "new" else None
     if stored is None:

@@ -15,7 +15,7 @@ from shardtool.errors import AccessDenied, SourceNotFound, UsageProblem
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardtool.assignment import Wish
+    from shardtool.assignment.assignment import Wish
 
     Param = click.Parameter | None
     Ctx = click.Context | None
@@ -198,7 +198,7 @@ def _with(table: tuple[tuple[tuple[str, ...], dict[str, Any]], ...], function: F
 
 def wish_of(chosen: dict[str, Any], *, streams_shards: bool = False) -> Wish:
     """What the options of `reading_options` ask for."""
-    from shardtool.assignment import Wish
+    from shardtool.assignment.assignment import Wish
 
     names = ("policy", "mode", "seed", "lanes", "piece", "window", "epoch", "position")
     elastic = chosen["elastic"] or ()

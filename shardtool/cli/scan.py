@@ -25,9 +25,9 @@ from shardtool.report.topics import TOPICS
 
 if TYPE_CHECKING:
     from shardtool.model import ScanResult
-    from shardtool.plan import PlanOptions
-    from shardtool.prepare import Grouped
-    from shardtool.survey import Survey
+    from shardtool.packing.prepare import Grouped
+    from shardtool.planning.plan import PlanOptions
+    from shardtool.statistics.survey import Survey
 
 _KINDS = ("ignored", "failed", "all")
 
@@ -84,7 +84,7 @@ def command(
     if not sources:
         raise UsageProblem("SRC... is missing", hint="shardtool scan --help shows examples and all options")
     from shardtool.keys import parse_rule
-    from shardtool.survey import survey
+    from shardtool.statistics.survey import survey
 
     began = time.monotonic()
     decided = _options_of(sources, chosen)
@@ -112,14 +112,14 @@ def command(
 
 def _options_of(sources: tuple[str, ...], chosen: dict[str, Any]) -> PlanOptions:
     from shardtool.cli.choices import plan_options
-    from shardtool.plan import PlanOptions
+    from shardtool.planning.plan import PlanOptions
 
     return plan_options(sources, {**asdict(PlanOptions()), **chosen})
 
 
 def _scan(sources: tuple[str, ...], decided: PlanOptions, chosen: dict[str, Any]) -> ScanResult:
     from shardtool.executors.local import PRELOAD, workers_for
-    from shardtool.prepare import scan_sources
+    from shardtool.packing.prepare import scan_sources
     from shardtool.workers import WorkerPool
 
     with WorkerPool(workers_for(chosen["workers"]), preload=PRELOAD) as pool:
@@ -135,7 +135,7 @@ def _scan(sources: tuple[str, ...], decided: PlanOptions, chosen: dict[str, Any]
 
 def _group(scanned: ScanResult, decided: PlanOptions) -> tuple[Grouped | None, GroupError | None]:
     from shardtool.cli.choices import is_given
-    from shardtool.prepare import group_scanned
+    from shardtool.packing.prepare import group_scanned
 
     try:
         return group_scanned(scanned, decided, trust_parts=is_given("group_by")), None
@@ -157,7 +157,7 @@ def _raise_problems(found: Survey, error: GroupError | None) -> None:
     Raises:
         SourceError: or the kind of it that the only trouble is.
     """
-    from shardtool.prepare import problems_error
+    from shardtool.packing.prepare import problems_error
 
     fatal = [problem for problem in found.problems if problem.is_fatal]
     if error is not None and len(fatal) == 1:
@@ -189,7 +189,7 @@ def _show_duplicates(
     output: Output, found: Survey, sources: tuple[str, ...], scanned: ScanResult, rule: Any, seconds: float
 ) -> None:
     from shardtool.report.scan import duplicates_document, duplicates_text, scan_document
-    from shardtool.survey import find_duplicates
+    from shardtool.statistics.survey import find_duplicates
 
     pairs = find_duplicates(scanned.entries, rule)
     document = {**scan_document(found, sources, seconds), "duplicates": duplicates_document(pairs)}

@@ -13,7 +13,7 @@ from shardtool.units import format_bytes, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.dataset_stats import DatasetStats
+    from shardtool.statistics.dataset_stats import DatasetStats
 
 
 @click.command(
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 @output_options
 def command(output: Output, out: str, world_size: int | None, loader_workers: int | None) -> None:
     """Show sizes, fill, overhead, parts, labels and shuffle quality of the data set in OUT."""
-    from shardtool.dataset_stats import measure_dataset
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
     from shardtool.report.stats import render_stats
+    from shardtool.statistics.dataset_stats import measure_dataset
 
     ranks, workers = world_size or 0, loader_workers or 0
     with Dataset.open(out) as dataset:

@@ -24,8 +24,8 @@ from shardtool.cli.s3_options import s3_options
 @output_options
 def command(output: Output, out: str) -> None:
     """Tell how far the data set in OUT is, also while it is being packed; reads only plan and receipts."""
+    from shardtool.packing.status import read_status
     from shardtool.report.status import status_text
-    from shardtool.status import read_status
 
     status = read_status(out, time.time())
     output.result(

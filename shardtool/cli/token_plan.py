@@ -25,9 +25,9 @@ def show_token_plan(
             "--write: the plan of a token data set follows from its tokens, so pack makes it",
             hint=f"shardtool pack {' '.join(sources)} {out} --format bin",
         )
-    from shardtool.build import PackRequest
-    from shardtool.destination import state_of
     from shardtool.executors.local import PRELOAD, workers_for
+    from shardtool.packing.build import PackRequest
+    from shardtool.packing.destination import state_of
     from shardtool.report.token_plan import plan_document, plan_text
     from shardtool.scan import check_overlap
     from shardtool.tokens.estimate import estimate

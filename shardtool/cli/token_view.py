@@ -9,7 +9,7 @@ from shardtool.errors import SourceNotFound, UsageProblem
 
 if TYPE_CHECKING:
     from shardtool.cli.output import Output
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 SHOWN_IDS = 32
 
@@ -49,7 +49,7 @@ def show_sequence(
 
 
 def _place(dataset: Dataset, word: str | None, split: str, doc: int | None) -> tuple[int, int]:
-    from shardtool.lookup import resolve
+    from shardtool.assignment.lookup import resolve
 
     if doc is None:
         if not word:

@@ -214,7 +214,7 @@ class ReadersType(WordsType):
 
     def convert(self, value: Any, param: Param, ctx: Ctx) -> tuple[str, ...]:
         """The names as given."""
-        from shardtool.compat_rules import READERS
+        from shardtool.dialects.rules import READERS
 
         names = super().convert(value, param, ctx)
         for name in names:

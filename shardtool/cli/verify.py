@@ -12,7 +12,7 @@ from shardtool.cli.s3_options import s3_options
 from shardtool.errors import DamageFound
 
 if TYPE_CHECKING:
-    from shardtool.verify import VerifyResult
+    from shardtool.verification.verify import VerifyResult
 
 
 @click.command(
@@ -54,7 +54,7 @@ def command(output: Output, places: tuple[str, ...], deep: bool, reader: str | N
 
 def _check(output: Output, places: tuple[str, ...], deep: bool, reader: str, workers: int) -> VerifyResult:
     from shardtool.executors.local import workers_for
-    from shardtool.verify import PRELOAD, verify, workers_needed
+    from shardtool.verification.verify import PRELOAD, verify, workers_needed
     from shardtool.workers import WorkerPool
 
     wanted = workers_for(workers)
@@ -63,9 +63,9 @@ def _check(output: Output, places: tuple[str, ...], deep: bool, reader: str, wor
         wanted = workers_needed(num_bytes, num_shards, wanted, is_deep=deep or bool(reader))
         with WorkerPool(wanted, preload=PRELOAD) as pool:
             return verify(places[0], pool, output, is_deep=deep, reader=reader)
-    from shardtool.bare_shards import find_shards
+    from shardtool.indexing.bare_shards import find_shards
     from shardtool.tokens.verify import pair_prefixes, verify_pairs
-    from shardtool.verify_bare import verify_bare
+    from shardtool.verification.bare import verify_bare
 
     if pairs := pair_prefixes(places):
         num_bytes = sum(_size(f"{pair}.bin") for pair in pairs)
@@ -81,9 +81,9 @@ def _check(output: Output, places: tuple[str, ...], deep: bool, reader: str, wor
 
 def _is_dataset(places: tuple[str, ...]) -> bool:
     """Whether the one place is a folder of ours: finished, or begun, or empty; then `verify` says what it is."""
-    from shardtool.bare_shards import find_shards, is_folder
-    from shardtool.destination import is_ours
     from shardtool.errors import SourceNotFound
+    from shardtool.indexing.bare_shards import find_shards, is_folder
+    from shardtool.packing.destination import is_ours
     from shardtool.tokens.verify import pair_prefixes
 
     if len(places) != 1 or not is_folder(places[0]):

@@ -13,9 +13,9 @@ from shardtool.cli.s3_options import s3_options
 from shardtool.report.text import json_key
 
 if TYPE_CHECKING:
-    from shardtool.assignment import Assignment
-    from shardtool.reading import Dataset
-    from shardtool.reading_place import Reading
+    from shardtool.assignment.assignment import Assignment
+    from shardtool.reading.place import Reading
+    from shardtool.reading.reading import Dataset
 
 SCHEMA = "shardtool/where/1"
 
@@ -36,9 +36,9 @@ SCHEMA = "shardtool/where/1"
 @output_options
 def command(output: Output, out: str, key: str, **chosen: Any) -> None:
     """Say when, and by whom, the sample KEY of OUT is read; give the options of the run, or its state."""
-    from shardtool.assignment import assign
-    from shardtool.lookup import check_split, find_sample
-    from shardtool.reading import Dataset
+    from shardtool.assignment.assignment import assign
+    from shardtool.assignment.lookup import check_split, find_sample
+    from shardtool.reading.reading import Dataset
     from shardtool.report.assign import order_fields, render_reading
 
     state = load_state_file(chosen["state"])
@@ -58,8 +58,8 @@ def command(output: Output, out: str, key: str, **chosen: Any) -> None:
 
 def where_document(dataset: Dataset, found: Assignment, key: bytes, shard: int, row: int, epoch: int) -> dict[str, Any]:
     """The JSON document."""
-    from shardtool.assignment_files import extents_of, order_document
-    from shardtool.reading_place import position_of, readings_of, reason_unread
+    from shardtool.assignment.files import extents_of, order_document
+    from shardtool.reading.place import position_of, readings_of, reason_unread
 
     position = position_of(found, shard, row, epoch)
     readings = readings_of(found.deal, position)

@@ -15,7 +15,7 @@ from shardtool.plugins import resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 DIALECTS = {
     "wids": "shardtool.dialects.wids:emit",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from shardtool.index_file import ShardIndex
     from shardtool.model import UInt64Array
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 MAX_SHOWN = 3
 

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardtool.compat_rules import READERS, Cut
-from shardtool.cuts import apportion
 from shardtool.dialects import Emission, SideFile
 from shardtool.dialects.checks import hash_keys, refuse_names, require_tar, shards_by_split
 from shardtool.dialects.energon_sqlite import database
+from shardtool.dialects.rules import READERS, Cut
 from shardtool.errors import DuplicateKey, UsageProblem
 from shardtool.names import compact_braces
-from shardtool.repeats import find_repeats
-from shardtool.splits import parse_shares
+from shardtool.planning.cuts import apportion
+from shardtool.planning.splits import parse_shares
+from shardtool.verification.repeats import find_repeats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.manifest import Manifest
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 META, VERSION = ".nv-meta", "7.4.1"
 SPLIT_NAMES = {"validation": "val"}  # energon's names for ours; others keep theirs

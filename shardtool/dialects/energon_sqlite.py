@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.index_file import ShardIndex
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 TAG, PIECE_BYTES = "energon-build", 1 << 20
 TABLES = (

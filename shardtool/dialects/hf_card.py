@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.manifest import Manifest
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 CARD = "README.md"
 _READABLE = ("tar", "parquet", "arrow")  # formats that datasets loads by the suffix of the files

@@ -16,7 +16,7 @@ from shardtool.errors import UsageProblem
 from shardtool.names import compact_braces
 
 if TYPE_CHECKING:
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 FOLDER = "lists"
 

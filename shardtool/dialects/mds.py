@@ -19,7 +19,7 @@ from shardtool.errors import CorruptShard, UsageProblem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 _U32 = 4
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from shardtool.manifest import ManifestShard
     from shardtool.model import Int64Array
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 _PIECE = 1 << 20
 _NANOGPT = {"train": "train", "validation": "val"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.manifest import ManifestShard
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 MAX_PREFIXES = 32_767  # Megatron numbers the members of a blend with int16
 SMALL_VOCAB = 65_536  # up to which its fast start assumes uint16 (megatron/core/datasets/indexed_dataset.py)

@@ -10,13 +10,13 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shardtool.compat_rules import READERS, Cut
 from shardtool.dialects import Emission, SideFile
 from shardtool.dialects.checks import refuse_names, require_tar, shards_by_split
+from shardtool.dialects.rules import READERS, Cut
 from shardtool.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 FOLDER = "wids"
 

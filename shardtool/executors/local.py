@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from shardtool.model import Receipt
-    from shardtool.pack import PackJob
+    from shardtool.packing.pack import PackJob
 
-PACK = "shardtool.pack:pack_shard"
+PACK = "shardtool.packing.pack:pack_shard"
 WINDOW = 3  # shards a worker holds: one published, one packed, one waiting
-PRELOAD = ("shardtool.pack", "shardtool.formats.tar", "shardtool.sources.tree", "shardtool.runs")
+PRELOAD = ("shardtool.packing.pack", "shardtool.formats.tar", "shardtool.sources.tree", "shardtool.grouping.runs")
 
 
 class LocalExecutor:

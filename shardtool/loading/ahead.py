@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.model import Int64Array
-    from shardtool.order import Order
+    from shardtool.order.order import Order
 
 __all__ = ["PiecesAhead"]
 

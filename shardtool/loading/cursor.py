@@ -19,23 +19,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from shardtool.assign import check_feasible
-from shardtool.assignment import choose_order
-from shardtool.deal import Deal, Dealt
+from shardtool.assignment.assign import check_feasible
+from shardtool.assignment.assignment import choose_order
 from shardtool.errors import UsageProblem
-from shardtool.order import Order
-from shardtool.order_state import dump_state, load_state
+from shardtool.order.deal import Deal, Dealt
+from shardtool.order.order import Order
+from shardtool.order.state import dump_state, load_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from shardtool.assignment import SplitShards
-    from shardtool.deal import Policy
-    from shardtool.mixed_order import MixedOrder
+    from shardtool.assignment.assignment import SplitShards
     from shardtool.model import Int64Array
-    from shardtool.order_params import Mode, OrderParams
+    from shardtool.order.deal import Policy
+    from shardtool.order.mixed import MixedOrder
+    from shardtool.order.params import Mode, OrderParams
 
 __all__ = ["Batch", "Cursor", "Turn", "start_cursor"]
 

@@ -19,7 +19,7 @@ from shardtool.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 __all__ = ["ShardFiles", "available_memory"]
 

@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardtool.assignment import choose_order
-from shardtool.deal import Deal
+from shardtool.assignment.assignment import choose_order
 from shardtool.errors import UsageProblem
 from shardtool.loading.ahead import LIMIT_BYTES, PiecesAhead
 from shardtool.loading.cursor import Cursor
 from shardtool.loading.files import available_memory
-from shardtool.mixed_order import MixedOrder, dump_mixture, load_mixture
-from shardtool.mixture import Mixture, Phase
-from shardtool.order import Order
+from shardtool.order.deal import Deal
+from shardtool.order.mixed import MixedOrder, dump_mixture, load_mixture
+from shardtool.order.mixture import Mixture, Phase
+from shardtool.order.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from shardtool.deal import Policy
     from shardtool.loading.reader import Fetch, SampleReader
     from shardtool.model import Int64Array
-    from shardtool.order_params import Mode
+    from shardtool.order.deal import Policy
+    from shardtool.order.params import Mode
 
 __all__ = ["MixedAhead", "MixedCursor", "MixedReader", "start_mixed_cursor"]
 

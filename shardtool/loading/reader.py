@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import xxhash
 
-from shardtool.assignment import fingerprint_of, split_shards
+from shardtool.assignment.assignment import fingerprint_of, split_shards
 from shardtool.errors import UsageProblem
 from shardtool.formats import BYTES
 from shardtool.index_file import sample_sizes
@@ -25,7 +25,7 @@ from shardtool.loading.decode import decoder_for, decoders_named, token_dtype
 from shardtool.loading.memory import reuse_freed_memory
 from shardtool.loading.remote import open_files
 from shardtool.loading.tables import FILE, FRAMES, PARTS, ShardTable
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.storage import is_remote
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shardtool.errors import UsageProblem
 from shardtool.loading.files import ShardFiles
-from shardtool.reading_remote import RemoteDataset
+from shardtool.reading.remote import RemoteDataset
 from shardtool.storage.fetching import Fetcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
 __all__ = ["RemoteShardFiles", "open_files"]
 

@@ -11,9 +11,9 @@ from shardtool.units import format_bytes, plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardtool.assignment import Assignment
-    from shardtool.assignment_summary import Share, Summary
-    from shardtool.placement import Replication
+    from shardtool.assignment.assignment import Assignment
+    from shardtool.assignment.placement import Replication
+    from shardtool.assignment.summary import Share, Summary
 
 _INDENT = 7
 _MAX_SIZES = 12  # world sizes listed

@@ -6,7 +6,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from shardtool.compat import EVEN, LOWER_CASE, UNSEEN
-from shardtool.compat_rules import NOT_ARROW, NOT_TEXT, NOT_UTF8
+from shardtool.dialects.rules import NOT_ARROW, NOT_TEXT, NOT_UTF8
 from shardtool.report.text import escape_key, json_key, to_ascii
 from shardtool.units import plural
 

@@ -9,7 +9,7 @@ from shardtool.report.text import escape_key, printable, to_ascii
 from shardtool.units import format_bytes, plural
 
 if TYPE_CHECKING:
-    from shardtool.dataset_diff import Change, DatasetDiff, Example
+    from shardtool.statistics.dataset_diff import Change, DatasetDiff, Example
 
 _INDENT = 9
 _KEY_COLUMNS = 40
@@ -20,7 +20,7 @@ def render_diff(diff: DatasetDiff, *, before: str, after: str, ascii_only: bool 
     """The difference for the terminal, lines of at most 80 columns, no line break at the end.
 
     Args:
-        diff: from `shardtool.dataset_diff.compare`.
+        diff: from `shardtool.statistics.dataset_diff.compare`.
         before: name of the first data set.
         after: name of the second one.
         ascii_only: spell dots and ellipses in ASCII.

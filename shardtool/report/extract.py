@@ -8,7 +8,7 @@ from shardtool.report.text import printable
 from shardtool.units import format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
-    from shardtool.extract import ExtractResult
+    from shardtool.reading.extract import ExtractResult
 
 MAX_LINES = 20
 

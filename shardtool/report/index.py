@@ -8,7 +8,7 @@ from shardtool.units import format_bytes, plural
 
 if TYPE_CHECKING:
     from shardtool.emitted import Emitted
-    from shardtool.rebuild import RebuildResult
+    from shardtool.indexing.rebuild import RebuildResult
 
 _SHOWN = 2
 

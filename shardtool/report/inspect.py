@@ -11,8 +11,8 @@ from shardtool.report.text import escape_key, json_key, printable, table, to_asc
 from shardtool.units import format_bytes, plural
 
 if TYPE_CHECKING:
-    from shardtool.looking import PartView, SampleView, ShardView
     from shardtool.manifest import Manifest
+    from shardtool.reading.looking import PartView, SampleView, ShardView
 
 SCHEMA = "shardtool/inspect/1"
 _INDENT = 9

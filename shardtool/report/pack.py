@@ -9,7 +9,7 @@ from shardtool.storage import is_remote
 from shardtool.units import format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
-    from shardtool.build import PackResult
+    from shardtool.packing.build import PackResult
 
 
 def pack_text(result: PackResult, out: str) -> str:

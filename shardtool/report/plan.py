@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardtool.plan import shard_limit
+from shardtool.planning.plan import shard_limit
 from shardtool.report.stats import advice_lines, filled
 from shardtool.report.text import printable, table, to_ascii
 from shardtool.units import format_bytes, format_duration, format_range, plural
@@ -13,12 +13,12 @@ from shardtool.units import format_bytes, format_duration, format_range, plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardtool.advice import PlanFigures
-    from shardtool.compress_choice import Choice
     from shardtool.model import ShardSpec
-    from shardtool.plan import Plan
-    from shardtool.plan_file import Ledger
-    from shardtool.probe import Speed
+    from shardtool.planning.compress_choice import Choice
+    from shardtool.planning.plan import Plan
+    from shardtool.planning.plan_file import Ledger
+    from shardtool.statistics.advice import PlanFigures
+    from shardtool.statistics.probe import Speed
 
 SCHEMA = "shardtool/plan/1"
 _INDENT = 8

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardtool.model import Tally
-    from shardtool.survey import Duplicate, PartSizes, Survey
+    from shardtool.statistics.survey import Duplicate, PartSizes, Survey
 
 SCHEMA = "shardtool/scan/1"
 _INDENT = 11

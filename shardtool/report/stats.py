@@ -15,8 +15,8 @@ from shardtool.units import format_bytes, format_range, plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardtool.deviation import Deviation, Float64Array
-    from shardtool.metrics import SampleSizes, Shuffle, Stats
+    from shardtool.statistics.deviation import Deviation, Float64Array
+    from shardtool.statistics.metrics import SampleSizes, Shuffle, Stats
 
 COLUMNS = 80
 _INDENT = 10
@@ -38,7 +38,7 @@ def render_stats(
     """The figures of a data set for the terminal, lines of at most 80 columns, no line break at the end.
 
     Args:
-        stats: from `shardtool.metrics.measure`.
+        stats: from `shardtool.statistics.metrics.measure`.
         heading: what the first line says: folder, format, dataset id.
         ascii_only: spell block characters and dots in ASCII.
         more: further subjects, (verb, fields) each, put before the advice.

@@ -10,7 +10,7 @@ from shardtool.report.text import printable
 from shardtool.units import format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
-    from shardtool.status import Rate, Status
+    from shardtool.packing.status import Rate, Status
 
 _INDENT = 8
 

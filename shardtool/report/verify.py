@@ -8,7 +8,7 @@ from shardtool.report.text import printable
 from shardtool.units import format_bytes, format_duration, plural
 
 if TYPE_CHECKING:
-    from shardtool.verify import VerifyResult
+    from shardtool.verification.verify import VerifyResult
 
 MAX_LINES = 20
 _LOST = ("missing", "truncated", "size", "altered", "structure", "unreadable")

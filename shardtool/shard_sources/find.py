@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardtool.bare_shards import natural
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.formats import BYTES, CELLS
+from shardtool.indexing.bare_shards import natural
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.names import SPLIT_ALIASES, expand_braces
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.storage import is_remote, open_place
 
 if TYPE_CHECKING:

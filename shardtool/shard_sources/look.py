@@ -20,7 +20,7 @@ from shardtool.formats.tar_scan import scan_members
 from shardtool.manifest import LABELS
 from shardtool.model import Tally
 from shardtool.names import SPLIT_ALIASES
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.shard_sources.cells import key_of, part_name
 from shardtool.shard_sources.find import STREAM
 from shardtool.shard_sources.members import Members

@@ -27,7 +27,7 @@ import zstandard
 from shardtool.errors import BadKey, CorruptShard, SourceError, UsageProblem
 from shardtool.formats.tar_samples import normal_name
 from shardtool.model import Tally
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.shard_sources.cells import key_of, part_of
 from shardtool.shard_sources.find import STREAM
 from shardtool.shard_sources.records import PARSERS

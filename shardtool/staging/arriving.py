@@ -18,7 +18,7 @@ import xxhash
 
 from shardtool.errors import AccessDenied, CorruptShard, ShardtoolError, SourceNotFound
 from shardtool.hashing import BLOCK_BYTES
-from shardtool.receipts import digest_of
+from shardtool.packing.receipts import digest_of
 from shardtool.staging.disk import allocate, forget, write_at
 from shardtool.staging.journal import Journal
 from shardtool.storage.local import sync_folder, write_errors

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.staging.folder import VerifiedTable, find_targets, read_staged
-from shardtool.verify import PRELOAD, verify, workers_needed
+from shardtool.verification.verify import PRELOAD, verify, workers_needed
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
-    from shardtool.build import Say
+    from shardtool.packing.build import Say
     from shardtool.staging.folder import Target
-    from shardtool.verify import VerifyResult
+    from shardtool.verification.verify import VerifyResult
 
 
 def check_staged(place: str, say: Say, workers: int) -> tuple[VerifyResult, str]:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shardtool.assignment import assign
+from shardtool.assignment.assignment import assign
 from shardtool.errors import DestinationError, FormatError, SourceNotFound, UsageProblem
 from shardtool.formats.unpacked import decompressed
 from shardtool.manifest import MANIFEST, decode_manifest, encode_manifest

@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardtool.assignment.placement import data_rank
 from shardtool.errors import UsageProblem
-from shardtool.placement import data_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shardtool.assignment import Wish
+from shardtool.assignment.assignment import Wish
 
 SCHEMA = "shardtool/stage/1"
 DEFAULT_JOBS = 8

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardtool.assignment import assign
+from shardtool.assignment.assignment import assign
 from shardtool.errors import UsageProblem
 from shardtool.staging.arriving import source_errors
 from shardtool.staging.election import files_of, pauses

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardtool.assign import coverage
+from shardtool.assignment.assign import coverage
+from shardtool.assignment.placement import data_rank
 from shardtool.errors import UsageProblem
-from shardtool.placement import data_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from shardtool.assignment import Assignment
+    from shardtool.assignment.assignment import Assignment
     from shardtool.model import Int64Array
 
 __all__ = ["Share", "interleave", "join_ranges", "node_share", "parse_ranges", "socket_of"]

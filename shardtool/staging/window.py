@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardtool.placement import data_rank
+from shardtool.assignment.placement import data_rank
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from shardtool.assignment import Assignment
+    from shardtool.assignment.assignment import Assignment
 
 QUANTA = 2048  # of all epochs together
 SIMULATED = 400_000  # shards x quanta that are looked at to tell what a budget costs: about a second

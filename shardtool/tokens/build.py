@@ -1,6 +1,6 @@
 """`pack --format bin` up to its plan: find inputs, stage 1, stage 2 decided, stored; and what a rerun does about each.
 
-From the stored plan on, everything is as with other formats: `shardtool.build` packs, resumes and publishes.
+From the stored plan on, everything is as with other formats: `shardtool.packing.build` packs, resumes and publishes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardtool.build import tally_lines
-from shardtool.compare import Changes, check_same_options, source_differs
-from shardtool.destination import FAILED, IGNORED, check_space, remove_dataset
 from shardtool.errors import DestinationExists, PlanMismatch, UsageProblem
 from shardtool.formats.bin_index import CODE_OF, check_ids, dtype_for
 from shardtool.model import Tally
-from shardtool.plan import ALGORITHM
-from shardtool.plan_file import PLAN_JSON, Ledger, StoredPlan, encode_plan, load_plan
-from shardtool.receipts import read_receipts, valid_receipts
+from shardtool.packing.build import tally_lines
+from shardtool.packing.compare import Changes, check_same_options, source_differs
+from shardtool.packing.destination import FAILED, IGNORED, check_space, remove_dataset
+from shardtool.packing.receipts import read_receipts, valid_receipts
+from shardtool.planning.plan import ALGORITHM
+from shardtool.planning.plan_file import PLAN_JSON, Ledger, StoredPlan, encode_plan, load_plan
 from shardtool.storage import is_remote, open_place
 from shardtool.tokens.inputs import Inputs, cut_tasks, find_inputs
 from shardtool.tokens.plan import TokenPlan, make_token_plan
@@ -32,8 +32,8 @@ from shardtool.units import format_range, plural
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
-    from shardtool.build import PackRequest, Say
-    from shardtool.plan import PlanOptions
+    from shardtool.packing.build import PackRequest, Say
+    from shardtool.planning.plan import PlanOptions
 
 _PART_NAME = re.compile(r"(\.tmp-part-[0-9]+-.*)?[0-9]{6,}(-[0-9]{3,})?\.(bin|arrow|json)")
 PACKED_ALGORITHM = "xxh3-document/1"  # sequences made of documents in the order of their hashes

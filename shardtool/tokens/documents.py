@@ -226,7 +226,7 @@ def _text(key: bytes, data: bytes) -> Found:
 
 def _members(file: InputFile, text_field: str) -> Iterator[Found]:
     """One document a sample: its part called as the text field, else `txt`, else `text`."""
-    from shardtool.bare_shards import read_bare
+    from shardtool.indexing.bare_shards import read_bare
 
     shard = read_bare(file.full_path)
     ranks = {name.encode(): rank for rank, name in reversed(list(enumerate((text_field, *TEXT_PARTS))))}

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from shardtool.plan import DEFAULT_BIN_BYTES
+from shardtool.planning.plan import DEFAULT_BIN_BYTES
 from shardtool.tokens.build import check_options, decide_for
 from shardtool.tokens.inputs import LINES, find_inputs
 from shardtool.tokens.runs import itemsize_of
@@ -18,8 +18,8 @@ from shardtool.tokens.stage import RUN_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardtool.build import PackRequest
-    from shardtool.plan_file import Ledger
+    from shardtool.packing.build import PackRequest
+    from shardtool.planning.plan_file import Ledger
     from shardtool.tokens.inputs import InputFile
     from shardtool.tokens.plan import TokenPlan
     from shardtool.workers import WorkerPool

@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 from shardtool.errors import SourceError, UsageProblem
 from shardtool.hashing import digest_chunks
 from shardtool.model import Tally
-from shardtool.prepare import raise_problems, scan_sources
+from shardtool.packing.prepare import raise_problems, scan_sources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from shardtool.plan import PlanOptions
+    from shardtool.planning.plan import PlanOptions
     from shardtool.workers import WorkerPool
 
 SLICE_BYTES = 64 << 20  # of a large file

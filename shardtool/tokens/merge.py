@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardtool import cuts
 from shardtool.errors import CorruptShard, DestinationExists, PlanError, UsageProblem
 from shardtool.formats.bin_index import (
     CODE_OF,
@@ -26,6 +25,7 @@ from shardtool.formats.bin_index import (
     read_idx,
 )
 from shardtool.formats.bin_pairs import check_pair, prefix_of
+from shardtool.planning import cuts
 from shardtool.storage.local import sync_folder, temp_name, write_errors
 from shardtool.tokens.repair import repaired
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from shardtool import cuts
 from shardtool.errors import PlanError, SampleTooLarge, SourceError, UsageProblem
 from shardtool.formats.bin import LAYOUT
 from shardtool.formats.bin_index import dtype_for, idx_bytes
 from shardtool.hashing import digest_chunks
 from shardtool.model import ShardSpec
 from shardtool.names import shard_path
-from shardtool.plan import DEFAULT_BIN_BYTES
-from shardtool.splits import parse_shares
+from shardtool.planning import cuts
+from shardtool.planning.plan import DEFAULT_BIN_BYTES
+from shardtool.planning.splits import parse_shares
 from shardtool.tokens.packing import best_fit, blocks_of
 from shardtool.tokens.repeats import find_duplicates, refuse_repeated_keys
 from shardtool.tokens.runs import itemsize_of, open_run, sorted_order
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardtool.model import Int64Array, UInt64Array
-    from shardtool.plan import PlanOptions
+    from shardtool.planning.plan import PlanOptions
     from shardtool.tokens.runs import Run, RunInfo
     from shardtool.tokens.tokenizer import TokenizerSpec
 

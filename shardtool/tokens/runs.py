@@ -16,11 +16,11 @@ import pyarrow as pa
 import xxhash
 
 from shardtool import columns
-from shardtool.destination import spool_folder
 from shardtool.errors import CorruptShard
 from shardtool.formats.bin_index import DTYPES, dtype_for
 from shardtool.names import HIDDEN
-from shardtool.splits import SPLIT_TAG
+from shardtool.packing.destination import spool_folder
+from shardtool.planning.splits import SPLIT_TAG
 from shardtool.storage import is_remote
 from shardtool.storage.files import absolute
 from shardtool.storage.local import LocalFile

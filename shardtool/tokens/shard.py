@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from shardtool.formats import Format
     from shardtool.model import BinaryArray, Int64Array, UInt64Array
-    from shardtool.pack import Draft, PackJob
+    from shardtool.packing.pack import Draft, PackJob
     from shardtool.tokens.plan import TokenShard
     from shardtool.tokens.runs import Run
     from shardtool.tokens.store import ShardPlan
@@ -68,7 +68,7 @@ def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
         CorruptShard: a run is gone or damaged.
         NoSpace, DestinationError: the shard cannot be written; nothing of it stays.
     """
-    from shardtool.pack import Draft
+    from shardtool.packing.pack import Draft
 
     plan, runs = _opened(job.out, job.plan_id)
     spec, chosen = job.specs[shard], plan.shards[shard]

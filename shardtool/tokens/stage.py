@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shardtool.build import Say
     from shardtool.model import Int64Array
+    from shardtool.packing.build import Say
     from shardtool.token_options import TokenOptions
     from shardtool.tokens.inputs import Task
     from shardtool.tokens.tokenizer import TokenizerSpec

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.formats.bin_index import DTYPES
-from shardtool.receipts import digest_of
+from shardtool.packing.receipts import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

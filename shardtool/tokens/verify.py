@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from shardtool.formats.bin_pairs import check_pair, is_pair, prefix_of
-from shardtool.verify import VerifyResult
-from shardtool.verify_shard import Fault
+from shardtool.verification.shard import Fault
+from shardtool.verification.verify import VerifyResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardtool.build import Say
+    from shardtool.packing.build import Say
     from shardtool.workers import WorkerPool
 
 CHECK = "shardtool.tokens.verify:check_one"

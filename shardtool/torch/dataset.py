@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from torch.utils.data import Dataset
 
+from shardtool.assignment.placement import node_shards
 from shardtool.loading.ahead import PiecesAhead
 from shardtool.loading.cursor import start_cursor
 from shardtool.loading.reader import SampleReader
-from shardtool.placement import node_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shardtool.loading.cursor import Cursor, Turn
     from shardtool.model import Int64Array
-    from shardtool.order import Order
+    from shardtool.order.order import Order
 
 __all__ = ["Repeated", "ShardDataset", "validity_of"]
 

@@ -8,16 +8,16 @@ from torch.utils.data import Dataset
 
 from shardtool.errors import UsageProblem
 from shardtool.loading.mixed import MixedAhead, MixedCursor, MixedReader, start_mixed_cursor
-from shardtool.mixture import whole_weights
+from shardtool.order.mixture import whole_weights
 from shardtool.torch.dataset import validity_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shardtool.loading.cursor import Cursor, Turn
-    from shardtool.mixed_order import MixedOrder
     from shardtool.model import Int64Array
-    from shardtool.order_params import OrderParams
+    from shardtool.order.mixed import MixedOrder
+    from shardtool.order.params import OrderParams
     from shardtool.torch.dataset import ShardDataset
 
 __all__ = ["ShardMixture"]

@@ -14,12 +14,12 @@ from shardtool.staging.nodes import data_rank_here
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shardtool.deal import Policy
     from shardtool.loading.ahead import PiecesAhead
     from shardtool.loading.cursor import Batch, Turn
     from shardtool.loading.mixed import MixedAhead
     from shardtool.model import Int64Array
-    from shardtool.order_params import Mode, OrderParams
+    from shardtool.order.deal import Policy
+    from shardtool.order.params import Mode, OrderParams
     from shardtool.torch.dataset import ShardDataset
     from shardtool.torch.mixture import ShardMixture
 

@@ -15,11 +15,11 @@ from helpers import make_tree, pack, read_tar, shard_paths
 
 from shardtool import columns
 from shardtool.compat import ShardNames, Verdict, examine
-from shardtool.compat_rules import READERS
 from shardtool.dialects import prepare
+from shardtool.dialects.rules import READERS
 from shardtool.emitted import write_emissions
 from shardtool.manifest import load_manifest
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 
 if TYPE_CHECKING:
     from babel import Babel

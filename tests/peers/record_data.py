@@ -14,13 +14,13 @@ from helpers import Said, make_tree
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from shardtool.verify import verify
+from shardtool.verification.verify import verify
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shardtool.verify import VerifyResult
+    from shardtool.verification.verify import VerifyResult
 
 STAMPS = CACHE / "tuxpaint-stamps-default" / "usr" / "share" / "tuxpaint" / "stamps" / "animals"
 FEW = settings(

@@ -19,7 +19,7 @@ from token_data import pack_lines, pairs_of
 from shardtool.dialects import prepare
 from shardtool.emitted import write_emissions
 from shardtool.formats.bin_dialects import ds_metadata
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.token_options import TokenOptions
 
 

@@ -116,7 +116,7 @@ def test_sequences_of_a_context_are_the_samples_of_that_length(tmp_path: Path) -
 def test_the_arguments_we_emit_are_what_its_training_loads(tmp_path: Path) -> None:
     from shardtool.dialects import prepare
     from shardtool.emitted import write_emissions
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
     out = pack_lines(tmp_path, TokenOptions(), shards=2)
     with Dataset.open(str(out)) as dataset:

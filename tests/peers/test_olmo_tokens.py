@@ -16,7 +16,7 @@ from token_data import pack_lines, pairs_of
 
 from shardtool.dialects import prepare
 from shardtool.emitted import write_emissions
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.token_options import TokenOptions
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from gloo import run_ranks
 from helpers import json_lines, run_cli
 from peer_data import packed_numbers
 
-from shardtool.reading import Dataset
+from shardtool.reading.reading import Dataset
 from shardtool.staging.folder import read_staged
 from shardtool.torch import ResumableLoader, ShardBatchSampler, ShardDataset, ShardStream
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from pairs import read_pair
 
-from shardtool.build import PackRequest, build
 from shardtool.executors.local import LocalExecutor
 from shardtool.manifest import load_manifest
-from shardtool.plan import PlanOptions
+from shardtool.packing.build import PackRequest, build
+from shardtool.planning.plan import PlanOptions
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:

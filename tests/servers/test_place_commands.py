@@ -11,7 +11,7 @@ from helpers import make_tree, run_cli
 from snapshots import files_below
 from store import NUM_SHARDS, contents, files_of, packed, tree_of
 
-from shardtool.bare_shards import find_shards
+from shardtool.indexing.bare_shards import find_shards
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -96,7 +96,7 @@ def test_a_shard_that_is_replaced_while_it_is_read_is_noticed(
     seaweedfs_bucket: Bucket, tree: Path, tmp_path: Path
 ) -> None:
     from shardtool.errors import SourceChanged
-    from shardtool.reading import Dataset
+    from shardtool.reading.reading import Dataset
 
     local = packed(tree, tmp_path / "local")
     seaweedfs_bucket.put({f"out/{path}": data for path, data in files_of(local).items()})

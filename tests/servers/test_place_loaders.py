@@ -17,8 +17,8 @@ from store import NUM_SHARDS, files_of, packed, tree_of
 from shardtool.errors import PlanMismatch, SourceNotFound, UsageProblem
 from shardtool.loading.reader import SampleReader
 from shardtool.loading.remote import RemoteShardFiles
-from shardtool.reading import Dataset
-from shardtool.reading_remote import RemoteDataset
+from shardtool.reading.reading import Dataset
+from shardtool.reading.remote import RemoteDataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ import pytest
 from helpers import make_tree, pack, run_cli
 from store import NUM_SHARDS, OPTIONS, contents, files_of, packed, tree_of, uploads
 
-from shardtool.destination import locked, state_of
 from shardtool.errors import DestinationError
 from shardtool.hashing import BLOCK_BYTES
-from shardtool.plan_file import read_rows
+from shardtool.packing.destination import locked, state_of
+from shardtool.planning.plan_file import read_rows
 from shardtool.storage.s3 import upload
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Entries -> samples: keys and parts, joined tables, labels, required parts; tables in, tables out."""

@@ -1,0 +1,1 @@
+"""Who comes when: permutations, lanes and windows, shares of ranks, mixtures; pure functions of a position."""

@@ -1,0 +1,1 @@
+"""Numbers about data sets and plans: figures, differences, advice."""
