@@ -177,6 +177,15 @@ def _processor() -> str:
     return platform.machine()
 
 
+def save_rows(name: str, results: dict[str, Any]) -> None:
+    """As `save`, of some rows of a table: the others stay as they are; each tells when, and how busy it was."""
+    path = RESULTS / f"{name}.json"
+    known = json.loads(path.read_text())["results"] if path.exists() else {}
+    here = environment()
+    measured = {row: {"date": here["date"], "load_before": here["load_before"], **r} for row, r in results.items()}
+    save(name, {"environment": here, "results": {**known, **measured}})
+
+
 def save(name: str, document: dict[str, Any]) -> None:
     """Print a result and keep it under docs/results."""
     RESULTS.mkdir(parents=True, exist_ok=True)

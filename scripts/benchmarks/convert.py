@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from common import SHARDTOOL, Side, compare, environment, remove, save, say
+from common import SHARDTOOL, Side, compare, remove, save_rows, say
 from pack import COUNTS, data_set
 
 BAR = 0.7
@@ -54,4 +54,4 @@ def main(arguments: list[str]) -> None:
         results[name] = report
         for path in (out, small_out, copy):
             remove(path)
-    save("convert", {"environment": environment(), "results": results})
+    save_rows("convert", results)

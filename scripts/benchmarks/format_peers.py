@@ -2,7 +2,8 @@
 
 usage: format_peers.py WRITER LIST ROOT OUT PROCESSES; LIST has "size path" lines, the parts of a sample side by side.
 Prints the seconds of the slowest process, imports not counted. A writer is a function below; it is called in each
-process with its share of the samples: (key, [path, ...]) each, in source order.
+process with its share of the samples, (key, [path, ...]) each, in the order of the list. One that starts processes by
+itself is called once, with all of them.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ def mds_writer(samples: Samples, out: str) -> None:
 
 
 def litdata_optimize(samples: Samples, out: str) -> None:
-    """litdata's optimize, one worker in each process."""
+    """litdata's optimize, which starts its two workers by itself."""
     import litdata
 
     names, root = part_names(samples), Path.cwd()
@@ -157,7 +158,7 @@ def litdata_optimize(samples: Samples, out: str) -> None:
         return {"__key__": key, **{name: found.get(name, b"") for name in names}}
 
     with contextlib.redirect_stdout(sys.stderr):
-        litdata.optimize(read, samples, out, num_workers=1, chunk_bytes="64MB", start_method="fork", verbose=False)
+        litdata.optimize(read, samples, out, num_workers=2, chunk_bytes="64MB", start_method="fork", verbose=False)
 
 
 WRITERS: dict[str, Callable[[Samples, str], None]] = {
@@ -168,6 +169,7 @@ WRITERS: dict[str, Callable[[Samples, str], None]] = {
     "mds-writer": mds_writer,
     "litdata-optimize": litdata_optimize,
 }
+STARTS_PROCESSES = ("litdata-optimize",)
 IMPORTS = {"plain-parquet": "pyarrow.parquet", "plain-arrow": "pyarrow", "datasets-parquet": "datasets"}
 IMPORTS |= {"loop-tfrecord": "google_crc32c", "mds-writer": "streaming", "litdata-optimize": "litdata"}
 
@@ -200,6 +202,8 @@ def main() -> int:
         return 0
     os.makedirs(out, exist_ok=True)
     command = [sys.executable, *sys.argv]
+    if writer in STARTS_PROCESSES:
+        command[-1] = count = "1"
     running = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, text=True) for n in range(int(count))]
     seconds = [float(process.communicate()[0]) for process in running]
     print(max(seconds))

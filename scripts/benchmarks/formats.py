@@ -3,6 +3,9 @@
 Wall seconds are those of the pack phase and of the writers' loops. CPU seconds are those of the whole commands less the
 same commands on ten files, so that scan, plan and index count, and interpreters and imports do not.
 
+Both sides write the same samples in the same order, that of the packed shards: a writer gets its list shuffled. Plain
+loops do not shuffle, so theirs is in the order of the folders; how fast the others are in that order is told beside.
+
 A row of PEERS is (format, data, writer): (goal, floor) of the ratio other / shardtool. Writers are functions of
 format_peers.py; one whose library is not installed here runs in the environment that scripts/test-peers made.
 """
@@ -11,12 +14,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from common import SHARDTOOL, Side, compare, environment, remove, save, say
+from common import SHARDTOOL, Side, compare, remove, save_rows, say
 from pack import COUNTS, data_set, pack_seconds, write_list
 
 ENVS = Path(os.environ.get("SHARDTOOL_CACHE") or Path.home() / ".cache" / "shardtool") / "envs"
@@ -36,6 +39,8 @@ PEERS = {
     ("litdata", "photo", "litdata-optimize"): (10.0, 10.0),
     ("litdata", "tiny", "litdata-optimize"): (10.0, 10.0),
 }
+PLAIN = ("plain-parquet", "plain-arrow")  # loops that do not shuffle
+IN_SOURCE_ORDER = " in source order"
 ENV_OF = {
     "datasets-parquet": "datasets",
     "mds-writer": "mosaic",
@@ -52,24 +57,37 @@ def python_of(writer: str) -> str | None:
 
 
 def sides_of(shard_format: str, writers: list[str], work: Path, source: Path) -> list[Side]:
-    """shardtool first, then every writer that can run."""
-    out, folder, listing = work / "out", work / "peer", work / "list"
-    few, few_listing = data_set(work, "tiny", 10), work / "few"
-    write_list(source, out, listing, is_shuffled=False)
-    write_list(few, out, few_listing, is_shuffled=False)
-    pack = [*SHARDTOOL, "pack", str(source), str(out), "--format", shard_format, "--workers", "2", "--json", "-q"]
-    pack += ["--shard-size", SHARD, "--durability", "none"]
-    start = [str(few) if word == str(source) else word for word in pack]
-    sides = [Side("shardtool", pack, [out], startup=start, wall_of=pack_seconds)]
+    """shardtool first, then every writer that can run, in both orders where its list is shuffled."""
+    out, folder, few = work / "out", work / "peer", data_set(work, "tiny", 10)
+
+    def pack(root: Path) -> list[str]:
+        command = [*SHARDTOOL, "pack", str(root), str(out), "--format", shard_format, "--workers", "2"]
+        return [*command, "--shard-size", SHARD, "--durability", "none", "--json", "-q"]
+
+    for root, name in ((few, "few"), (source, "list")):
+        remove(out)
+        subprocess.run(pack(root), check=True, stdout=subprocess.DEVNULL)
+        write_list(root, out, work / f"{name}-shuffled", is_shuffled=True)
+        write_list(root, out, work / f"{name}-in-order", is_shuffled=False)
+    program = str(Path(__file__).parent / "format_peers.py")
+
+    def side(name: str, python: str, writer: str, order: str) -> Side:
+        start, command = (
+            [python, program, writer, str(work / f"{listing}-{order}"), str(root), str(folder), "2"]
+            for root, listing in ((few, "few"), (source, "list"))
+        )
+        return Side(name, command, [folder], startup=start, wall_of=float)
+
+    sides = [Side("shardtool", pack(source), [out], startup=pack(few), wall_of=pack_seconds)]
     for writer in writers:
         python = python_of(writer)
         if python is None:
             say(f"{writer}: skipped, scripts/test-peers {ENV_OF[writer]} makes its environment")
             continue
-        program = str(Path(__file__).parent / "format_peers.py")
-        command = [python, program, writer, str(listing), str(source), str(folder), "2"]
-        start = [python, program, writer, str(few_listing), str(few), str(folder), "2"]
-        sides.append(Side(writer, command, [folder], startup=start, wall_of=float))
+        if writer not in PLAIN:
+            sides.append(side(writer, python, writer, "shuffled"))
+        name = writer if writer in PLAIN else writer + IN_SOURCE_ORDER
+        sides.append(side(name, python, writer, "in-order"))
     return sides
 
 
@@ -82,7 +100,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "shardtool-bench")
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {}
     for shard_format in chosen.formats.split(","):
         for name in chosen.data.split(","):
             bars = {writer: bar for (f, d, writer), bar in PEERS.items() if (f, d) == (shard_format, name)}
@@ -97,6 +114,5 @@ def main(arguments: list[str]) -> None:
                     ratio = side["wall_ratio"]
                     verdict = "goal" if ratio >= goal else "floor" if ratio >= floor else "below"
                     side.update(goal=goal, floor=floor, verdict=verdict)
-            results[f"{shard_format}-{name}"] = report
+            save_rows("formats", {f"{shard_format}-{name}": report})
     remove(chosen.work / "out")
-    save("formats", {"environment": environment(), "results": results})
