@@ -16,7 +16,7 @@ import numpy as np
 
 from shardtool import columns
 from shardtool.errors import BadKey
-from shardtool.formats.records import Pieces, Records
+from shardtool.formats.records import Pieces, Records, Seams
 from shardtool.formats.tfrecord import refuse_names
 from shardtool.keys import is_utf8
 from shardtool.samples import keys_of
@@ -95,6 +95,7 @@ def records_of(rows: ShardRows, settings: Settings, config: bytes) -> Records:
     owners, code = rows.owners(), _codes(rows, names)
     sizes = np.zeros((rows.num_samples, len(names)), np.int64)
     sizes[owners, code] = rows.sizes
+    payload = sizes.copy()
     sizes[:, names.index(KEY)] = np.diff(columns.offsets_of(rows.keys))
     pattern, texts = _patterns(owners, code, rows.num_samples, settings, names)
     if MISSING in names:
@@ -103,21 +104,24 @@ def records_of(rows: ShardRows, settings: Settings, config: bytes) -> Records:
     ends = np.cumsum(sizes.sum(axis=1) + WORD * len(names))
     start = np.concatenate([[0], ends]).astype(np.int64) + head_bytes
     begins = start[:-1, None] + WORD * len(names) + np.cumsum(sizes, axis=1) - sizes
+    part_offset = begins[owners, code]
+    seams, glued = Seams.of(rows, start, part_offset), sizes - payload
+    at = seams.sample[:-1, None] + WORD * len(names) + np.cumsum(glued, axis=1) - glued
 
-    def glue(first: int, last: int) -> tuple[Int64Array, Bytes]:
-        pieces = Pieces()
+    def glue(first: int, last: int) -> Bytes:
+        pieces = Pieces(seams, first, last)
         table = np.ascontiguousarray(sizes[first:last], "<u4").view(np.uint8)
-        pieces.fixed(start[first:last], table.reshape(last - first, -1))
+        pieces.fixed(seams.sample[first:last], table.reshape(last - first, -1))
         offsets, data = columns.buffers_of(rows.keys.slice(first, last - first))
-        pieces.ragged(begins[first:last, names.index(KEY)], np.diff(offsets), data[offsets[0] : offsets[-1]])
+        pieces.ragged(at[first:last, names.index(KEY)], np.diff(offsets), data[offsets[0] : offsets[-1]])
         if MISSING in names:
             column = names.index(MISSING)
             joined = b"".join([texts[number] for number in pattern[first:last].tolist()])
-            pieces.ragged(begins[first:last, column], sizes[first:last, column], np.frombuffer(joined, np.uint8))
-        return pieces.all()
+            pieces.ragged(at[first:last, column], sizes[first:last, column], np.frombuffer(joined, np.uint8))
+        return pieces.values
 
     head = np.concatenate([[rows.num_samples], start]).astype("<u4").tobytes() + config
-    return Records(head, start, begins[owners, code], glue)
+    return Records(head, start, part_offset, seams, glue)
 
 
 def _codes(rows: ShardRows, names: list[bytes]) -> Int64Array:

@@ -1,9 +1,9 @@
 """Samples as records one after the other: what TFRecord, MDS and litData shards have in common.
 
 A format says where everything lies (`Records`) and which container bytes lie between the payloads (`Glue`). Payload is
-read to its place in a slab, container bytes follow in one numpy pass, checksums last, one write sends all of it.
-`write_simple` does the same a sample at a time; the tests hold one against the other. Memory: a slab of 1 MiB, and
-about 16 bytes for each container byte in it.
+read to its place in a slab, the container bytes of hundreds of samples are made in one numpy pass and copied between,
+checksums last, one write sends all of it. `write_simple` does the same a sample at a time; the tests hold one against
+the other. Memory: a slab of 1 MiB, and about 16 bytes for each container byte in it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,23 @@ class Out(Protocol):
 class Glue(Protocol):
     """A function that gives container bytes."""
 
-    def __call__(self, first: int, last: int) -> tuple[Int64Array, Bytes]:
-        """Those of samples [first, last): (byte of the shard, value) of each, int64[n] and uint8[n]."""
+    def __call__(self, first: int, last: int) -> Bytes:
+        """Those of samples [first, last) side by side, as if no payload lay between; zeros for checksums of payload."""
+
+
+@dataclass(frozen=True)
+class Seams:
+    """Where everything would lie if all payloads were empty: byte of the container bytes of the shard, without head."""
+
+    sample: Int64Array  # int64[num_samples + 1]: first byte of each sample, and the end of the last
+    part: Int64Array  # int64[num_parts]: where its payload goes
+    payload: Int64Array  # int64[num_parts + 1]: payload bytes before each part
+
+    @classmethod
+    def of(cls, rows: ShardRows, start: Int64Array, part_offset: Int64Array) -> Seams:
+        """Of samples that begin at `start` and parts at `part_offset`, with their payloads."""
+        payload = np.concatenate([[0], np.cumsum(rows.sizes)]).astype(np.int64)
+        return cls(start - payload[rows.part_start] - start[0], part_offset - payload[:-1] - start[0], payload)
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,7 @@ class Records:
     head: bytes  # before the first sample
     start: Int64Array  # int64[num_samples + 1]: first byte of each sample, and the end of the last
     part_offset: Int64Array  # int64[num_parts], ascending
+    seams: Seams
     glue: Glue
     checked_from: int = -1  # a sample ends in the masked CRC-32C of all its bytes after so many; -1: it does not
     contents: ContentCheck | None = None
@@ -67,7 +83,7 @@ class Records:
 def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out) -> UInt64Array:
     """Write a shard through a slab; the xxh3_64 of each part, uint64[num_parts]."""
     digests = np.zeros(rows.num_parts, np.uint64)
-    slab, glue = _slab(), _GlueAhead(records)
+    slab, glue = _slab(), _GlueAhead(rows, records)
     array = np.frombuffer(slab, np.uint8)
     out.write(records.head)
     start, first = records.start, 0
@@ -82,8 +98,7 @@ def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out)
         digests[low:high] = read.fill(low, high, places, slab)
         if records.contents is not None:
             records.contents.look(low, places, slab)
-        positions, values = glue.take(first, last)
-        array[positions - base] = values
+        glue.put(first, last, places, slab)
         if records.checked_from >= 0:
             _seal(array, start[first : last + 1] - base, records.checked_from)
         out.write(slab[: int(start[last]) - base])
@@ -94,22 +109,28 @@ def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out)
 class _GlueAhead:
     """Container bytes of samples that follow each other, made for many slabs at once where few samples fill one."""
 
-    def __init__(self, records: Records) -> None:
-        self._records, self._end = records, 0
-        self._positions: Int64Array = np.zeros(0, np.int64)
-        self._values: Bytes = np.zeros(0, np.uint8)
+    def __init__(self, rows: ShardRows, records: Records) -> None:
+        self._rows, self._records = rows, records
+        self._first, self._end = 0, 0  # samples at hand
+        self._values = memoryview(b"")
 
-    def take(self, first: int, last: int) -> tuple[Int64Array, Bytes]:
-        """Those of samples [first, last), as a `Glue` gives them."""
-        if last - first >= GLUE_SAMPLES:
-            return self._records.glue(first, last)
+    def put(self, first: int, last: int, places: list[int], slab: memoryview) -> None:
+        """Copy those of samples [first, last), whose parts lie at `places`, between their payloads in the slab."""
         if last > self._end:
-            self._end = min(first + GLUE_SAMPLES, len(self._records.start) - 1)
-            positions, values = self._records.glue(first, self._end)
-            order = np.argsort(positions)
-            self._positions, self._values = positions[order], values[order]
-        low, high = np.searchsorted(self._positions, self._records.start[[first, last]]).tolist()
-        return self._positions[low:high], self._values[low:high]
+            self._first, self._end = first, min(max(last, first + GLUE_SAMPLES), self._rows.num_samples)
+            self._values = self._records.glue(self._first, self._end).data
+        seams = self._records.seams
+        low, high = self._rows.part_start[[first, last]].tolist()
+        origin = seams.sample[self._first]
+        done, end = (seams.sample[[first, last]] - origin).tolist()
+        at, values = 0, self._values
+        until = (seams.part[low:high] - origin).tolist()
+        for stop, place, size in zip(until, places, self._rows.sizes[low:high].tolist(), strict=True):
+            if stop > done:
+                slab[at:place] = values[done:stop]
+                done = stop
+            at = place + size
+        slab[at : at + end - done] = values[done:end]
 
 
 def write_simple(rows: ShardRows, records: Records, read: PartReader, out: Out) -> UInt64Array:
@@ -146,13 +167,11 @@ def _write_large(
     digests: UInt64Array,
 ) -> None:
     """One sample in pieces: container bytes, then payload in bites of the buffer, part after part."""
-    positions, values = records.glue(sample, sample + 1)
-    order = np.argsort(positions, kind="stable")
-    at, data = positions[order], values[order].tobytes()
+    data, seams = records.glue(sample, sample + 1).tobytes(), records.seams
     sink = _Checked(out, records.checked_from)
     done = 0
     for part in range(int(rows.part_start[sample]), int(rows.part_start[sample + 1])):
-        until = int(np.searchsorted(at, records.part_offset[part]))
+        until = int(seams.part[part] - seams.sample[sample])
         sink.write(data[done:until])
         done = until
         state = xxhash.xxh3_64()
@@ -161,7 +180,7 @@ def _write_large(
             state.update(piece)
             sink.write(piece)
         digests[part] = state.intdigest()
-    sink.write(data[done:])
+    sink.write(data[done : len(data) - (CHECKSUM_BYTES if records.checked_from >= 0 else 0)])
     sink.end()
 
 
@@ -206,13 +225,25 @@ class RecordCheck:
         if last <= first or end <= int(start[0]):
             return
         array = np.frombuffer(piece, np.uint8)
-        positions, values = records.glue(first, last)
+        positions, values = self._places(first, last), records.glue(first, last)
         is_here = (positions >= base) & (positions < end)
+        if records.checked_from >= 0:
+            ends = records.seams.sample[first + 1 : last + 1] - records.seams.sample[first]
+            is_here[ends[:, None] - np.arange(1, CHECKSUM_BYTES + 1)] = False
         places = positions[is_here]
         wrong = places[array[places - base] != values[is_here]]
         self._bad |= set((np.searchsorted(start, wrong, side="right") - 1).tolist())
         if records.checked_from >= 0:
             self._check_sums(array, base, first, last)
+
+    def _places(self, first: int, last: int) -> Int64Array:
+        """int64[n]: byte of the shard of each container byte of samples [first, last)."""
+        seams, start = self._records.seams, int(self._records.start[0])
+        low, high = self._rows.part_start[[first, last]].tolist()
+        begin, end = seams.sample[[first, last]].tolist()
+        lengths = np.diff(np.concatenate([[begin], seams.part[low:high], [end]]))
+        places: Int64Array = np.arange(begin, end) + np.repeat(seams.payload[low : high + 1], lengths) + start
+        return places
 
     def _check_sums(self, array: Bytes, base: int, first: int, last: int) -> None:
         start, end = self._records.start, base + len(array)
@@ -243,27 +274,26 @@ class RecordCheck:
 
 
 class Pieces:
-    """Gathers container bytes: fields of one width, or of as many widths as there are samples."""
+    """Container bytes being put together: fields of one width, or of as many widths as there are samples.
 
-    def __init__(self) -> None:
-        self._positions: list[Int64Array] = []
-        self._values: list[Bytes] = []
+    Args:
+        seams: where each belongs.
+        first, last: samples.
+    """
+
+    def __init__(self, seams: Seams, first: int, last: int) -> None:
+        self._origin, end = seams.sample[[first, last]].tolist()
+        self.values: Bytes = np.zeros(end - self._origin, np.uint8)
 
     def fixed(self, starts: Int64Array, fields: Bytes) -> None:
         """Rows of uint8[n, width] at `starts`, int64[n]."""
-        self._positions.append((starts[:, None] + np.arange(fields.shape[1])).ravel())
-        self._values.append(fields.ravel())
+        self.values[(starts - self._origin)[:, None] + np.arange(fields.shape[1])] = fields
 
     def ragged(self, starts: Int64Array, sizes: Int64Array, values: Bytes) -> None:
         """`values` cut in pieces of `sizes`, int64[n], at `starts`."""
         ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
-        self._positions.append(np.repeat(starts - (ends - sizes), sizes) + np.arange(total))
-        self._values.append(values)
-
-    def all(self) -> tuple[Int64Array, Bytes]:
-        """What a `Glue` returns."""
-        return np.concatenate(self._positions), np.concatenate(self._values)
+        self.values[np.repeat(starts - self._origin - (ends - sizes), sizes) + np.arange(total)] = values
 
 
 def varint_sizes(values: Int64Array) -> Int64Array:

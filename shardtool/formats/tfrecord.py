@@ -24,6 +24,7 @@ from shardtool.formats.records import (
     Pieces,
     RecordCheck,
     Records,
+    Seams,
     varint_groups,
     varint_sizes,
     varints,
@@ -135,9 +136,7 @@ class TFRecordFormat:
 
     def ends(self, rows: ShardRows, members: list[bytes]) -> tuple[bytes, bytes]:
         """The head of the first record, up to its key; the end is a checksum, which only the payload tells."""
-        positions, values = records_of(rows).glue(0, 1)
-        head = values[np.argsort(positions)].tobytes()
-        return head[: LENGTH_BYTES + len(KEY)], b""
+        return records_of(rows).glue(0, 1).tobytes()[: LENGTH_BYTES + len(KEY)], b""
 
     def side_files(self, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
         """None: the shards stand alone."""
@@ -156,21 +155,24 @@ def records_of(rows: ShardRows) -> Records:
     first_part = start[:-1] + LENGTH_BYTES + 1 + varint_sizes(features) + key.total
     owners = rows.owners()
     part_begin = first_part[owners] + part_ends[:-1] - part_ends[rows.part_start[owners]]
+    part_offset = part_begin + parts.total - rows.sizes
+    seams = Seams.of(rows, start, part_offset)
+    begin = seams.part - (part_offset - part_begin)
 
-    def glue(first: int, last: int) -> tuple[Int64Array, Bytes]:
-        pieces = Pieces()
-        _lengths(pieces, start[first:last], example[first:last])
-        at = _tagged(pieces, start[first:last] + LENGTH_BYTES, _FIRST, features[first:last])
+    def glue(first: int, last: int) -> Bytes:
+        pieces = Pieces(seams, first, last)
+        _lengths(pieces, seams.sample[first:last], example[first:last])
+        at = _tagged(pieces, seams.sample[first:last] + LENGTH_BYTES, _FIRST, features[first:last])
         keys = rows.keys.slice(first, last - first)
         number = np.zeros(last - first, np.int64)
         at = _feature(pieces, at, _Nest(*(column[first:last] for column in key)), number, _KEY_NAME)
         offsets, data = columns.buffers_of(keys)
         pieces.ragged(at, np.diff(offsets), data[offsets[0] : offsets[-1]])
         some = slice(int(rows.part_start[first]), int(rows.part_start[last]))
-        _feature(pieces, part_begin[some], _Nest(*(column[some] for column in parts)), names.code[some], names)
-        return pieces.all()
+        _feature(pieces, begin[some], _Nest(*(column[some] for column in parts)), names.code[some], names)
+        return pieces.values
 
-    return Records(b"", start, part_begin + parts.total - rows.sizes, glue, checked_from=LENGTH_BYTES)
+    return Records(b"", start, part_offset, seams, glue, checked_from=LENGTH_BYTES)
 
 
 class _Names(NamedTuple):
