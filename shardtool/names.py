@@ -25,7 +25,11 @@ SPLIT_ALIASES = {
     "eval": "test",
     "evaluation": "test",
 }
-LOADER_NAMES = {"mds": ("shard.", 5), "litdata": ("chunk-0-", 1)}  # format: stem and least digits of a shard
+LOADER_NAMES = {  # format: stem of a shard, which lies in a folder of its split
+    "mds": "shard.{number:05d}",
+    "litdata": "chunk-0-{number}",
+    "arrow-stream": "data-{number:0{digits}d}-of-{count:0{digits}d}",
+}
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]+")
 
@@ -41,11 +45,11 @@ def shard_path(split: str, number: int, count: int, suffix: str, *, total: int, 
         total: shards of the data set.
         shard_format: name of the format.
     """
-    if shard_format in LOADER_NAMES:
-        stem, digits = LOADER_NAMES[shard_format]
-        folder = f"{DATA}/{split}/{number // FAN_OUT:03d}" if total > FAN_OUT_ABOVE else f"{DATA}/{split}"
-        return f"{folder}/{stem}{number:0{digits}d}{suffix}"
     digits = max(MIN_DIGITS, len(str(count)))
+    if shard_format in LOADER_NAMES:
+        stem = LOADER_NAMES[shard_format].format(number=number, count=count, digits=digits)
+        folder = f"{DATA}/{split}/{number // FAN_OUT:03d}" if total > FAN_OUT_ABOVE else f"{DATA}/{split}"
+        return f"{folder}/{stem}{suffix}"
     folder = f"{DATA}/{split}-{number // FAN_OUT:03d}" if total > FAN_OUT_ABOVE else DATA
     return f"{folder}/{split}-{number:0{digits}d}-of-{count:0{digits}d}{suffix}"
 

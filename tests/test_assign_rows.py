@@ -25,16 +25,16 @@ COUNT = 50
 def outs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("rows")
     tree = make_tree(folder / "in", {f"s{number:03d}.txt": str(number) for number in range(COUNT)})
-    for name in ("parquet", "arrow", "tar"):
+    for name in ("parquet", "arrow", "arrow-stream", "tar"):
         pack(tree, folder / name, format=name, samples_per_shard=8, split="train=0.8,validation=0.2")
-    return {name: folder / name for name in ("parquet", "arrow", "tar")}
+    return {name: folder / name for name in ("parquet", "arrow", "arrow-stream", "tar")}
 
 
 def rows_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize("name", ["parquet", "arrow"])
+@pytest.mark.parametrize("name", ["parquet", "arrow", "arrow-stream"])
 @pytest.mark.parametrize("order", ["plw", "shard", "none", "full"])
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_rows_of_all_ranks_are_the_split_once(outs: dict[str, Path], name: str, order: str, split: str) -> None:

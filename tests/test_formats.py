@@ -83,6 +83,14 @@ CASES = (
     Case(
         "arrow", golden="33edfb9b84a1a301f4d1e3d01dfce84c", compress="zstd:3", has_any_key=False, is_byte_stable=False
     ),
+    Case("arrow-stream", golden="cbc75cb3ccdf234013603cf2e3fd7972", has_any_key=False, is_byte_stable=False),
+    Case(
+        "arrow-stream",
+        golden="7d07d605f873d2aa559c5772093ad290",
+        compress="zstd:3",
+        has_any_key=False,
+        is_byte_stable=False,
+    ),
 )
 every_format = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.format}-{case.compress}")
 

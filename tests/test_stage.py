@@ -147,7 +147,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "out"
 
 
-@pytest.mark.parametrize("name", ["parquet", "arrow", "tfrecord", "mds", "litdata"])
+@pytest.mark.parametrize("name", ["parquet", "arrow", "arrow-stream", "tfrecord", "mds", "litdata"])
 def test_every_format_is_staged_with_what_its_readers_need(tmp_path: Path, name: str) -> None:
     pets = Path(__file__).parent.parent / "fixtures" / "pets"
     options = ("--format", name, "--shard-size", "32KiB", "--durability", "none", "-q")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shardtool.reading.reading import Dataset
 
 LISTS = ("urls", "rows")  # one list a reader
-TABLES = ("parquet", "arrow")  # formats whose samples are rows
+TABLES = ("parquet", "arrow", "arrow-stream")  # formats whose samples are rows
 
 
 @click.command(

@@ -209,7 +209,9 @@ SHARDS = (
     _define(
         "Shards",
         "--format",
-        type=DidYouMeanChoice(("tar", "parquet", "arrow", "bin", "tfrecord", "mds", "litdata"), FORMAT_SLIPS),
+        type=DidYouMeanChoice(
+            ("tar", "parquet", "arrow", "arrow-stream", "bin", "tfrecord", "mds", "litdata"), FORMAT_SLIPS
+        ),
         default="tar",
         show_default=True,
         help="Container of the shards.",

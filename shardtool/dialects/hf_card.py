@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shardtool.reading.reading import Dataset
 
 CARD = "README.md"
-_READABLE = ("tar", "parquet", "arrow")  # formats that datasets loads by the suffix of the files
+_READABLE = ("tar", "parquet", "arrow", "arrow-stream")  # formats that datasets loads by the suffix of the files
 _WILD = set("*?[]{}!")
 
 

@@ -24,6 +24,7 @@ FORMATS = {
     "bin": "shardtool.formats.bin:BinFormat",
     "parquet": "shardtool.formats.parquet:ParquetFormat",
     "arrow": "shardtool.formats.arrow:ArrowFormat",
+    "arrow-stream": "shardtool.formats.arrow_stream:ArrowStreamFormat",
     "tfrecord": "shardtool.formats.tfrecord:TFRecordFormat",
     "mds": "shardtool.formats.mds:MdsFormat",
     "litdata": "shardtool.formats.litdata:LitDataFormat",
@@ -32,8 +33,9 @@ MAX_SHARD_BYTES = {"mds": (1 << 32) - 1, "litdata": (1 << 32) - 1}  # their offs
 PARTS_READERS = {  # of formats whose addressing is ROWS: called with (dataset, shard)
     "parquet": "shardtool.formats.parquet:open_parts",
     "arrow": "shardtool.formats.arrow:open_parts",
+    "arrow-stream": "shardtool.formats.arrow_stream:open_parts",
 }
-MEDIA_FORMATS = ("parquet", "arrow")  # whose columns can be images, audio and video
+MEDIA_FORMATS = ("parquet", "arrow", "arrow-stream")  # whose columns can be images, audio and video
 
 BYTES = "bytes"  # a sample is a run of bytes of the shard, its parts lie inside it
 CELLS = "cells"  # a part is a run of bytes of the shard; the parts of a sample lie apart
@@ -220,7 +222,7 @@ def _check_schema(schema: dict[str, str], used: list[bytes], *, has_media: bool)
             raise UsageProblem(f"--schema names {name!r}, which no sample has", hint=f"there are: {', '.join(names)}")
         if kind in MEDIA and not has_media:
             raise UsageProblem(
-                f"--schema {name}={kind}: only {' and '.join(MEDIA_FORMATS)} have columns of {kind}", hint="take binary"
+                f"--schema {name}={kind}: only {', '.join(MEDIA_FORMATS)} have columns of {kind}", hint="take binary"
             )
 
 

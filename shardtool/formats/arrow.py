@@ -1,4 +1,4 @@
-"""Arrow shards: an IPC file a shard, a row a sample, record batches cut by bytes.
+"""Arrow shards: an IPC file a shard, a row a sample, record batches cut by bytes. Streams: formats/arrow_stream.py.
 
 Uncompressed and without numbers, every part is a run of bytes of the file, and where it lies follows from names and
 sizes; else a part is a row. Byte layout: docs/formats/arrow.md. How cells are read: formats/columnar.py.
@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from shardtool.formats.compression import codec_of
 from shardtool.storage.files import arrow_file, file_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shardtool.formats import OpenShards, StructureCheck
     from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows
@@ -43,9 +43,23 @@ if TYPE_CHECKING:
 BATCH_BYTES = 4 << 20  # cells of a record batch
 BATCH_ROWS = 1 << 14
 ALIGNMENT = 8  # of every buffer in the file
-MAGIC = b"ARROW1"
-FOOTER_BLOCK = 24  # of a record batch in the footer (arrow/apache: format/File.fbs, Block)
 LEAF_COST = 48  # of a column in a record batch: first offset, a byte of validity, and the padding of each buffer
+
+
+@dataclass(frozen=True)
+class Container:
+    """What holds schema and record batches."""
+
+    head: bytes  # before the schema
+    end: bytes  # of the shard
+    block_bytes: int  # that a record batch takes in the footer
+    writer: Callable[..., Any]
+    batches: Callable[[Any], Any]  # of an open file: has num_record_batches and get_batch(number)
+
+
+FILE = Container(  # 24: apache/arrow:format/File.fbs, Block
+    head=b"ARROW1\0\0", end=b"ARROW1", block_bytes=24, writer=pa.ipc.new_file, batches=pa.ipc.open_file
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,7 @@ class ArrowFormat:
     layout: str = f"arrow/1 pyarrow/{pa.__version__}"  # pyarrow writes the metadata: another version may write others
     is_exact: bool = False
     has_schema: bool = True
+    container: ClassVar[Container] = FILE
 
     @property
     def addressing(self) -> str:
@@ -73,7 +88,7 @@ class ArrowFormat:
     @cached_property
     def costs(self) -> FileCosts:
         """What the file takes besides cells."""
-        return measure_costs(self.columns)
+        return measure_costs(self.columns, self.container)
 
     def check(self, table: SampleTable) -> None:
         """Refuse what no column can hold, as far as names and sizes tell.
@@ -98,7 +113,7 @@ class ArrowFormat:
     @property
     def _batch_cost(self) -> int:
         """Bytes that a record batch costs, whatever is in it: metadata, first offsets, padding of every buffer."""
-        return self.costs.batch_bytes + FOOTER_BLOCK + LEAF_COST * len(self.columns.leaves)
+        return self.costs.batch_bytes + self.container.block_bytes + LEAF_COST * len(self.columns.leaves)
 
     def _row_cost(self) -> float:
         """Bytes a row costs, whatever is in it: validity, and the offset or zero of parts that are not there."""
@@ -121,7 +136,7 @@ class ArrowFormat:
 
     def ends(self, rows: ShardRows, members: list[bytes]) -> tuple[bytes, bytes]:
         """The magic at both ends."""
-        return MAGIC + bytes(2), MAGIC
+        return self.container.head, self.container.end
 
     def side_files(self, manifest: Manifest) -> Iterator[tuple[str, bytes]]:
         """None: the shards stand alone."""
@@ -133,13 +148,14 @@ class ArrowFormat:
         raw_bytes = 0
         with (
             pa.PythonFile(Sink(out), mode="w") as sink,
-            pa.ipc.new_file(sink, self.columns.schema, options=self._options()) as writer,
+            self.container.writer(sink, self.columns.schema, options=self._options()) as writer,
         ):
             for low, high in pairwise(bounds):
                 batch = filler.batch(low, high)
                 writer.write_batch(batch)
                 raw_bytes += pa.ipc.get_record_batch_size(batch)
         groups, group_rows = places_of(bounds)
+        raw_bytes += self.costs.file_bytes + self.container.block_bytes * (len(bounds) - 1)
         codes, is_packed = filler.codes.astype(np.int64), self.settings.compress != "none"
         if self.addressing == CELLS:
             codes, num_bytes = self._offsets(rows)
@@ -149,7 +165,7 @@ class ArrowFormat:
             group_rows,
             codes,
             filler.digests,
-            raw_bytes=raw_bytes + self.costs.file_bytes + FOOTER_BLOCK * (len(bounds) - 1) if is_packed else 0,
+            raw_bytes=raw_bytes if is_packed else 0,
             raw_xxh3_128=logical_digest(rows, filler.digests) if is_packed else "",
         )
 
@@ -163,7 +179,7 @@ class ArrowFormat:
         Raises:
             CorruptShard: pyarrow cannot make sense of it.
         """
-        return ArrowCells(path, self.columns)
+        return ArrowCells(path, self.columns, self.container)
 
     def _options(self) -> Any:
         codec, level = codec_of(self.settings.compress)
@@ -190,7 +206,7 @@ class ArrowFormat:
                 place += _padded(int(ends[-1]) if len(ends) else 0)
                 if is_medium:
                     place += _padded(-(-num_rows // 8)) + _padded(4 * (num_rows + 1))
-        return places, place + self.costs.tail_bytes + FOOTER_BLOCK * (len(bounds) - 1)
+        return places, place + self.costs.tail_bytes + self.container.block_bytes * (len(bounds) - 1)
 
 
 @dataclass(frozen=True)
@@ -207,38 +223,38 @@ class FileCosts:
         return self.head_bytes + self.tail_bytes
 
 
-def measure_costs(layout: Layout) -> FileCosts:
+def measure_costs(layout: Layout, container: Container) -> FileCosts:
     """What pyarrow writes around the cells of these columns: metadata hold counts of fixed width, and no values."""
     sink, schema = pa.BufferOutputStream(), layout.schema
     batch = pa.record_batch([pa.nulls(1, kind) for kind in schema.types], schema=schema)
-    with pa.ipc.new_file(sink, schema) as writer:
+    with container.writer(sink, schema) as writer:
         writer.write_batch(batch)
-    head, message = len(MAGIC) + 2 + len(schema.serialize()), batch.serialize()
+    head, message = len(container.head) + len(schema.serialize()), batch.serialize()
     metadata_bytes = len(message) - pa.ipc.read_message(message).body.size
-    return FileCosts(head, metadata_bytes, len(sink.getvalue()) - head - len(message) - FOOTER_BLOCK)
+    return FileCosts(head, metadata_bytes, len(sink.getvalue()) - head - len(message) - container.block_bytes)
 
 
 def _padded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def open_parts(dataset: OpenShards, shard: int) -> RowParts:
+def open_parts(dataset: OpenShards, shard: int, container: Container = FILE) -> RowParts:
     """A reader of the parts of shard k, out of a map of it."""
     index = dataset.index(shard)
     layout = Layout.of(Settings.from_document(index.meta.get("settings", {})))
-    source = ArrowCells(check_size(dataset, shard), layout)
+    source = ArrowCells(check_size(dataset, shard), layout, container)
     return RowParts(index, source.load, source.close)
 
 
 class ArrowCells:
-    """The columns of one IPC file, a record batch at a time. The file is mapped: its size was checked before."""
+    """The columns of one shard, a record batch at a time. The file is mapped: its size was checked before."""
 
-    def __init__(self, path: str, layout: Layout) -> None:
-        self._path, self._layout = path, layout
+    def __init__(self, path: str, layout: Layout, container: Container) -> None:
+        self._path, self._layout, self._container = path, layout, container
         self._last: tuple[int, Any] = (-1, None)
         try:
             self._source = arrow_file(path)
-            self._file = pa.ipc.open_file(self._source)
+            self._file = container.batches(self._source)
         except UNREADABLE as error:
             raise self._damaged(error) from error
 
@@ -268,7 +284,8 @@ class ArrowCells:
         """Of the file before compression."""
         num_batches = self.num_groups()
         sizes = (pa.ipc.get_record_batch_size(self._file.get_batch(number)) for number in range(num_batches))
-        return int(sum(sizes)) + measure_costs(self._layout).file_bytes + FOOTER_BLOCK * num_batches
+        costs = measure_costs(self._layout, self._container)
+        return int(sum(sizes)) + costs.file_bytes + self._container.block_bytes * num_batches
 
     def close(self) -> None:
         """Let go of the map."""
@@ -277,7 +294,7 @@ class ArrowCells:
 
     def _damaged(self, error: Exception) -> CorruptShard:
         return CorruptShard(
-            f"{self._path} cannot be read as an Arrow file: {str(error).splitlines()[0]}",
+            f"{self._path} cannot be read as Arrow: {str(error).splitlines()[0]}",
             hint=f"shardtool verify --deep on {os.path.dirname(os.path.dirname(self._path))} tells what is damaged",
             where={"path": self._path},
         )

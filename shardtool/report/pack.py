@@ -51,6 +51,7 @@ READER_LINES = {
     "tar": "wds.WebDataset({urls}, shardshuffle=False)",
     "parquet": "datasets.load_dataset({folder!r}, split={split!r})",
     "arrow": "datasets.load_dataset({folder!r}, split={split!r})",
+    "arrow-stream": "datasets.load_from_disk('{folder}/data')[{split!r}]",
     "tfrecord": "tf.data.TFRecordDataset(sorted(glob.glob('{folder}/data/{split}-*.tfrecord')))",
     "mds": "streaming.StreamingDataset(local='{folder}/data/{split}', batch_size=32)",
     "litdata": "litdata.StreamingDataset('{folder}/data/{split}')",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 STREAM = "-stream"  # read from its beginning to its end, not by offset
 DIRECT = ("tar", "tfrecord", "mds", "litdata")  # read by offset, where they lie on a disk
 INDEX_JSON = "index.json"  # of MDS and litData
+STATE_JSON = "state.json"
 SUFFIXES = {
     ".tar": "tar",
     ".tar.gz": "tar-stream",
@@ -150,7 +151,7 @@ def _remote_kind(url: str) -> str:
 
 
 def _described(folder: str) -> list[SourceFile]:
-    """Shards that an index.json names, in `folder` or in one folder for each split below it or its `data` folder."""
+    """Shards that an index.json or state.json names, in `folder` or a folder a split below it or its `data` folder."""
     found = _named_in(folder, "")
     for top in (folder, os.path.join(folder, "data")) if not found else ():
         for name in sorted(os.listdir(top)) if os.path.isdir(top) else ():
@@ -159,6 +160,10 @@ def _described(folder: str) -> list[SourceFile]:
 
 
 def _named_in(folder: str, split: str) -> list[SourceFile]:
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        with open(os.path.join(folder, STATE_JSON), "rb") as file:  # of Hugging Face datasets, save_to_disk
+            names = [entry["filename"] for entry in json.loads(file.read())["_data_files"]]
+        return _inside(folder, "arrow", names, split)
     try:
         with open(os.path.join(folder, INDEX_JSON), "rb") as file:
             document = json.loads(file.read())
@@ -177,7 +182,7 @@ def _named_in(folder: str, split: str) -> list[SourceFile]:
 
 
 def _inside(folder: str, kind: str, names: list[str], split: str) -> list[SourceFile]:
-    """Shards by the names that an index.json gives; none that lead out of its folder are followed."""
+    """Shards by the names that such a file gives; none that lead out of its folder are followed."""
     safe = [name for name in names if not name.startswith("/") and ".." not in name.split("/")]
     return [
         SourceFile(

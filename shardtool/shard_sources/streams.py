@@ -84,7 +84,7 @@ def open_stream(file: SourceFile, key_column: str) -> Stream:
     if file.kind.removesuffix(STREAM) in PARSERS:
         return Stream(_records(file), mtime_ns, file.split, is_dataset=True)
     rows = {"parquet": _parquet, "arrow": _arrow, "jsonl": _jsonl, "csv": _csv}[file.kind](file.path)
-    return Stream(_table(file.path, rows, key_column), mtime_ns)
+    return Stream(_table(file.path, rows, key_column), mtime_ns, file.split)
 
 
 def _dataset(file: SourceFile) -> Stream:

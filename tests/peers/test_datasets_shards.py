@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pytest
 from corpora import CACHE
-from helpers import make_tree, pack, shard_paths
+from helpers import make_tree, pack, run_cli, shard_paths
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from peer_data import PETS
@@ -22,7 +22,7 @@ from peer_data import PETS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-VARIANTS = [("parquet", "none"), ("parquet", "zstd:3"), ("arrow", "none"), ("arrow", "zstd:3")]
+VARIANTS = [(name, compress) for name in ("parquet", "arrow", "arrow-stream") for compress in ("none", "zstd:3")]
 every_variant = pytest.mark.parametrize(("shard_format", "compress"), VARIANTS, ids="-".join)
 SOUNDS = CACHE / "asterisk-core-sounds-en-wav"
 FEW = settings(
@@ -132,7 +132,33 @@ def test_any_samples_are_those_of_the_source(
     assert contents(load(folder / "out", streaming=True)["train"]) == source_of(tree)
 
 
-@every_variant
+@pytest.mark.parametrize("compress", ["none", "zstd:3"])
+def test_streams_are_what_load_from_disk_wants(tmp_path: Path, compress: str) -> None:
+    options: dict[str, Any] = {"shard_size": 96 << 10, "split": "train=0.8,validation=0.2", "label_from": "parent"}
+    pack(PETS, tmp_path / "out", format="arrow-stream", compress=compress, **options)
+    found = datasets.load_from_disk(str(tmp_path / "out" / "data"))
+    assert list(found) == ["train", "validation"]
+    assert sum(len(data) for data in found.values()) == len(source_of(PETS))
+    together = {key: parts for data in found.values() for key, parts in contents(undecoded(data)).items()}
+    assert all(parts.pop("cls").isdigit() for parts in together.values())
+    assert together == source_of(PETS)
+    alone = datasets.load_from_disk(str(tmp_path / "out" / "data" / "validation"))
+    assert list(alone["key"]) == list(found["validation"]["key"])
+    pack(PETS, tmp_path / "again", format="arrow-stream", compress=compress, **options)
+    again = datasets.load_from_disk(str(tmp_path / "again" / "data"))
+    assert again["train"]._fingerprint == found["train"]._fingerprint != found["validation"]._fingerprint
+
+
+def test_what_save_to_disk_wrote_is_converted(tmp_path: Path) -> None:
+    pack(PETS, tmp_path / "parquet", format="parquet", split="train=0.8,validation=0.2")
+    saved = load(tmp_path / "parquet")
+    datasets.DatasetDict({split: undecoded(data) for split, data in saved.items()}).save_to_disk(tmp_path / "saved")
+    assert run_cli("convert", tmp_path / "saved", tmp_path / "out", "--key-column", "key", "-q").code == 0
+    report = run_cli("stats", tmp_path / "out", "--json").json
+    assert report["samples"] == len(source_of(PETS))
+
+
+@pytest.mark.parametrize(("shard_format", "compress"), [v for v in VARIANTS if v[0] != "arrow-stream"], ids="-".join)
 def test_pyarrow_reads_all_shards_as_one_data_set(tmp_path: Path, shard_format: str, compress: str) -> None:
     pack(PETS, tmp_path / "out", format=shard_format, compress=compress, shards=4)
     table = pa.dataset.dataset(
