@@ -86,7 +86,7 @@ def copy(at):
     if not hasattr(local, "view"):
         local.view = memoryview(bytearray(1 << 20))
     write = lambda data, start: os.pwrite(out, data, at + start)
-    return place.read_through(key, at, min(piece, size - at), write, local.view)
+    return place.read_through(key, at, min(piece, size - at), write, local.view).num_bytes
 with ThreadPoolExecutor(8) as pool:
     assert sum(pool.map(copy, range(0, size, piece))) == size
 """

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from shardtool.errors import AccessDenied, CorruptShard, ShardtoolError, SourceNotFound
+from shardtool.errors import AccessDenied, CorruptShard, ShardtoolError, SourceChanged, SourceNotFound
 from shardtool.hashing import BLOCK_BYTES
 from shardtool.packing.receipts import digest_of
-from shardtool.staging.disk import allocate, forget, write_at
+from shardtool.staging.disk import allocate, forget, move, open_part, write_at
 from shardtool.staging.journal import Journal
 from shardtool.storage.local import sync_folder, write_errors
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from shardtool.model import FileRecord
     from shardtool.staging.folder import Target, VerifiedTable
     from shardtool.staging.throttle import Throttle
-    from shardtool.storage.base import Place
+    from shardtool.storage.base import Place, Stretch
 
 TRIES = 4  # of one block, the first included
-CACHED_BYTES = 512 << 10  # digest and write find it in the CPU's cache: half the CPU of a block in one go
+CACHED_BYTES = 128 << 10  # digest and write find it in the CPU's cache, however many threads there are
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,14 @@ class Arrival:
     def __init__(self, route: Route, record: FileRecord, digests: Sequence[int] | None) -> None:
         self.route, self.record, self.digests = route, record, digests
         self.part, self.final = route.target.part(record.path), route.target.final(record.path)
-        self._version = _version(route.place, record)
+        self._read_through: Callable[..., Stretch] | None = getattr(route.place, "read_through", None)
+        self._version = "" if self._read_through else _version(route.place, record)  # else the first answer tells it
         self._wholes = 1  # tries, where blocks have no digests
-        with write_errors(self.part):
-            os.makedirs(os.path.dirname(self.part), exist_ok=True)
-            is_damaged = os.path.exists(self.final)
-            if is_damaged:  # its sound blocks are kept
-                os.rename(self.final, self.part)
-            self._fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        is_damaged = os.path.exists(self.final)
+        if is_damaged:  # its sound blocks are kept
+            with write_errors(self.part):
+                move(self.final, self.part)
+        self._fd = open_part(self.part)
         self._journal = Journal(route.target.journal(record.path), record, BLOCK_BYTES, num_blocks(record))
         self.missing = set(range(num_blocks(record)))
         for block in self.missing.copy() if is_damaged else self._journal.marked:
@@ -149,10 +149,9 @@ class Arrival:
 
     def _move(self, offset: int, size: int, buffer: memoryview) -> tuple[int, int]:
         """(bytes, digest) of what was read and written; it counts only once it was compared."""
+        if self._read_through is not None:
+            return self._stream(self._read_through, offset, size, buffer)
         place, path, done, digest = self.route.place, self.record.path, 0, xxhash.xxh3_64()
-        read_through = getattr(place, "read_through", None)
-        if read_through is not None:
-            return self._stream(read_through, offset, size, buffer)
         while done < size:
             view = buffer[: size - done]
             with source_errors(place, path):
@@ -166,7 +165,9 @@ class Arrival:
                 break
         return done, digest.intdigest()
 
-    def _stream(self, read_through: Callable[..., int], offset: int, size: int, buffer: memoryview) -> tuple[int, int]:
+    def _stream(
+        self, read_through: Callable[..., Stretch], offset: int, size: int, buffer: memoryview
+    ) -> tuple[int, int]:
         """As `_move`, of a place that hands on bytes as they come."""
         digest, seen, is_in_order = xxhash.xxh3_64(), 0, True
 
@@ -178,10 +179,29 @@ class Arrival:
             write_at(self._fd, piece, offset + start, self.part)
 
         with source_errors(self.route.place, self.record.path):
-            count = read_through(self.record.path, offset, size, take, buffer, version=self._version)
+            found = read_through(self.record.path, offset, size, take, buffer, version=self._version)
+        self._pin(found)
         if is_in_order:
-            return count, digest.intdigest()
-        return count, _digest(os.pread(self._fd, size, offset))  # some came twice: what counts is what was written
+            return found.num_bytes, digest.intdigest()
+        return found.num_bytes, _digest(os.pread(self._fd, size, offset))  # some came twice: what was written counts
+
+    def _pin(self, found: Stretch) -> None:
+        """All blocks are of one version of the file, which has the size that the manifest says.
+
+        Raises:
+            CorruptShard, SourceChanged: they are not.
+        """
+        if found.file_bytes not in (None, self.record.num_bytes):
+            raise _wrong_size(self.route.place, self.record, found.file_bytes)
+        with self.route.lock:
+            self._version = before = self._version or found.version
+        if found.version not in ("", before):
+            shown = self.route.place.shown(self.record.path)
+            raise SourceChanged(
+                f"{shown} was replaced while it was copied",
+                hint="run the command again when nothing writes there; what is here is kept",
+                where={"path": shown},
+            )
 
     def _bad_block(self, block: int, offset: int, size: int, found: str) -> CorruptShard:
         wanted = f"digest {self.digests[block]:016x}" if self.digests is not None else f"{size:,} bytes"
@@ -247,8 +267,7 @@ def give_name(fd: int, part: str, final: str, options: CopyOptions) -> None:
             os.fdatasync(fd)
         if not options.keep_cache:
             forget(fd)
-        os.makedirs(os.path.dirname(final), exist_ok=True)
-        os.rename(part, final)
+        move(part, final)
         if options.durable:
             sync_folder(os.path.dirname(final))
 
@@ -292,12 +311,16 @@ def _version(place: Place, record: FileRecord) -> str:
     with source_errors(place, record.path):
         found = place.stat(record.path)
     if found.num_bytes != record.num_bytes:
-        raise CorruptShard(
-            f"{place.shown(record.path)} has {found.num_bytes:,} bytes, the manifest says {record.num_bytes:,}",
-            hint=_verify_source(place),
-            where={"path": place.shown(record.path)},
-        )
+        raise _wrong_size(place, record, found.num_bytes)
     return found.version
+
+
+def _wrong_size(place: Place, record: FileRecord, found: int | None) -> CorruptShard:
+    return CorruptShard(
+        f"{place.shown(record.path)} has {found:,} bytes, the manifest says {record.num_bytes:,}",
+        hint=_verify_source(place),
+        where={"path": place.shown(record.path)},
+    )
 
 
 def _verify_source(place: Place) -> str:

@@ -100,10 +100,33 @@ def check_room(folder: str, num_bytes: int, num_files: int, reserve: int) -> Non
 
 def write_at(fd: int, view: memoryview, offset: int, path: str) -> None:
     """Write all of `view` at `offset`."""
-    with write_errors(path):
-        while len(view):
-            count = os.pwrite(fd, view, offset)
+    try:
+        count = os.pwrite(fd, view, offset)
+        while count < len(view):
             view, offset = view[count:], offset + count
+            count = os.pwrite(fd, view, offset)
+    except OSError as error:
+        raise destination_error(error, path) from error
+
+
+def open_part(path: str) -> int:
+    """A descriptor of a file to be read and written; it and its folder are made where they are not there."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    with write_errors(path):
+        try:
+            return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return os.open(path, flags, 0o666)
+
+
+def move(path: str, final: str) -> None:
+    """Rename a file; the new folder is made where it is not there."""
+    try:
+        os.rename(path, final)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(final), exist_ok=True)
+        os.rename(path, final)
 
 
 def forget(fd: int) -> None:

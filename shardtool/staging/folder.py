@@ -201,6 +201,7 @@ class VerifiedTable:
 
     def __init__(self, target: Target) -> None:
         self._target, self._rows, self._offset = target, dict[str, _Row](), 0
+        self._is_whole = False  # the last line ends as it should: seen to before the first row is appended
         self.refresh()
 
     def refresh(self) -> None:
@@ -254,8 +255,18 @@ class VerifiedTable:
     def _append(self, path: str, row: _Row) -> None:
         document = {"path": path, "bytes": row.num_bytes, "mtime_ns": row.mtime_ns, "inode": row.inode}
         line = json.dumps({**document, "xxh3_128": row.xxh3_128}).encode()
-        with write_errors(self._target.table), open(self._target.table, "ab+", buffering=0) as file:
-            end = file.seek(0, os.SEEK_END)
-            is_torn = end > 0 and os.pread(file.fileno(), 1, end - 1) != b"\n"  # by a crash
-            file.write(b"\n" * is_torn + line + b"\n")
+        with write_errors(self._target.table):
+            fd = os.open(self._target.table, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                os.write(fd, b"\n" * self._is_torn(fd) + line + b"\n")
+            finally:
+                os.close(fd)
         self._rows[path] = row
+
+    def _is_torn(self, fd: int) -> bool:
+        """Whether a crash cut the last line short; asked once, as nobody else appends meanwhile."""
+        if self._is_whole:
+            return False
+        self._is_whole = True
+        end = os.fstat(fd).st_size
+        return end > 0 and os.pread(fd, 1, end - 1) != b"\n"

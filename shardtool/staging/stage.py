@@ -18,7 +18,7 @@ from shardtool.errors import UsageProblem
 from shardtool.loading.files import available_memory
 from shardtool.manifest import MANIFEST
 from shardtool.staging.arriving import CopyOptions, Route
-from shardtool.staging.disk import allocate, check_room, warning_for
+from shardtool.staging.disk import allocate, check_room, open_part, warning_for
 from shardtool.staging.election import elected, files_of
 from shardtool.staging.errands import errands_of, later_shards
 from shardtool.staging.folder import Staged, VerifiedTable, make_folders, read_staged, write_staged
@@ -27,7 +27,7 @@ from shardtool.staging.rolling import known_uses, roll
 from shardtool.staging.throttle import Throttle
 from shardtool.staging.transfer import TAG, Copier, bring_small
 from shardtool.staging.window import times_fetched
-from shardtool.storage.local import put_file, write_errors
+from shardtool.storage.local import put_file
 from shardtool.units import format_bytes, plural
 
 if TYPE_CHECKING:
@@ -315,9 +315,7 @@ def reserve(target: Target, missing: Sequence[ManifestShard], keep_free: int, pa
 def _reserve_part(part: str, final: str, size: int, made: list[str]) -> None:
     if os.path.exists(part) or os.path.exists(final):
         return
-    with write_errors(part):
-        os.makedirs(os.path.dirname(part), exist_ok=True)
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = open_part(part)
     made.append(part)
     try:
         allocate(fd, size, part)

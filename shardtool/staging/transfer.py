@@ -2,7 +2,7 @@
 
     shards --thread--> index fetched and checked -> missing blocks --threads--> fetched, verified, written -> published
 
-Memory: one block a thread.
+Memory: one block a thread; a piece of one where the source hands on bytes as they come.
 """
 
 from __future__ import annotations
@@ -208,11 +208,13 @@ class Copier:
 
 
 def buffer_bytes(route: Route, shards: Sequence[ManifestShard]) -> int:
-    """Memory that a thread needs: the largest block, or what is copied of a local source at a time."""
+    """Memory that a thread needs: the largest block, or what is copied of it at a time."""
     if route.place.is_local:
         return CACHED_BYTES
     files = [file for shard in shards for file in (*shard.files, *shard.packed_files)]
-    return min(BLOCK_BYTES, max((file.num_bytes for file in files), default=0))
+    size = min(BLOCK_BYTES, max((file.num_bytes for file in files), default=0))
+    needed: Callable[[int], int] | None = getattr(route.place, "buffer_bytes", None)
+    return needed(size) if needed is not None else size
 
 
 class _Shard:

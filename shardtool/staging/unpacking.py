@@ -14,8 +14,7 @@ from shardtool.errors import CorruptShard
 from shardtool.formats.frames import Frames
 from shardtool.index_file import read_index_meta
 from shardtool.staging.arriving import give_name
-from shardtool.staging.disk import allocate, write_at
-from shardtool.storage.local import write_errors
+from shardtool.staging.disk import allocate, open_part, write_at
 
 if TYPE_CHECKING:
     from shardtool.model import FileRecord, ManifestShard
@@ -31,9 +30,7 @@ def unpack(arrival: Arrival, shard: ManifestShard) -> None:
     """
     route, raw = arrival.route, shard.files[0]
     part, final = route.target.part(raw.path), route.target.final(raw.path)
-    with write_errors(part):
-        os.makedirs(os.path.dirname(part), exist_ok=True)
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = open_part(part)
     try:
         if os.fstat(fd).st_size != raw.num_bytes:
             allocate(fd, raw.num_bytes, part)

@@ -25,6 +25,15 @@ class Stat:
     version: str  # changes with the content: the ETag of an object, mtime_ns and inode of a file
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """What came of reading a stretch of a file."""
+
+    num_bytes: int  # that there were
+    version: str = ""  # of the file, as `Stat` has it; "" where it was not told
+    file_bytes: int | None = None  # of the whole file; None where it was not told
+
+
 class NewFile(Protocol):
     """A file being written. Nothing is visible under its final name before `publish`."""
 

@@ -75,6 +75,7 @@ def test_a_bucket_is_staged_with_few_requests_and_no_listing(
     reads = block_reads(proxy)
     assert (len(reads), set(reads.values())) == (num_blocks_of(out), {1})
     assert proxy.count(r"list-type") == 0
+    assert proxy.count("HEAD ") == 0  # the answer to the first block tells version and size
     assert proxy.count("GET .*manifest.json") == 1
     assert proxy.count(r"\.arrow") == 2
     assert run_cli("verify", only(tmp_path), "--deep").code == 0
@@ -118,6 +119,22 @@ def test_a_bit_that_always_flips_ends_the_copy(proxy: FaultProxy, url: str, tmp_
     assert caught.value.where["path"].startswith(url)
 
 
+@pytest.mark.parametrize("change", [-1, 1])
+def test_an_object_of_another_size_than_the_manifest_says_is_named(
+    proxy: FaultProxy, url: str, bucket: Bucket, out: Path, tmp_path: Path, change: int
+) -> None:
+    shard = out / "data" / "train-00001-of-00002.tar"
+    data = shard.read_bytes()
+    key = f"sets/out/data/{shard.name}"
+    bucket.put({key: data[:change] if change < 0 else data + b"x"})
+    try:
+        with pytest.raises(CorruptShard, match=f"{len(data) + change:,} bytes, the manifest says {len(data):,}"):
+            run_stage(url, tmp_path)
+    finally:
+        bucket.put({key: data})
+    assert not (only(tmp_path) / "data" / shard.name).exists()
+
+
 def test_an_object_that_is_replaced_meanwhile_is_an_error(
     proxy: FaultProxy, url: str, bucket: Bucket, out: Path, tmp_path: Path
 ) -> None:
@@ -137,12 +154,12 @@ def test_an_object_that_is_replaced_meanwhile_is_an_error(
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
 
-        def read_through(self, *args: Any, **options: Any) -> int:
-            count: int = self.inner.read_through(*args, **options)
+        def read_through(self, *args: Any, **options: Any) -> Any:
+            found = self.inner.read_through(*args, **options)
             if not replaced:
                 replaced.append(1)
                 bucket.put({key: other})
-            return count
+            return found
 
     try:
         with pytest.raises(SourceChanged) as caught:

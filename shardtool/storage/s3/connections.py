@@ -120,18 +120,39 @@ class _Body:
 
     def fill(self, into: Into) -> int:
         """Bytes put into `into`: as many as there are, or as fit."""
+        if isinstance(into, Pieces):
+            self._hand_on(into)
+            return self.received
         while self.received < len(into):
-            if isinstance(into, Pieces):
-                count = self._wire.read_into(into.buffer[: len(into) - self.received])
-                if count:
-                    into.hand_on(count, self.received)
-            else:
-                count = self._wire.read_into(into[self.received : self.received + READ_BYTES])
+            count = self._wire.read_into(into[self.received : self.received + READ_BYTES])
             if count == 0:
                 break
             self.received += count
             self._watch.check(self.received)
         return self.received
+
+    def _hand_on(self, into: Pieces) -> None:
+        """Whole pieces, so that writes are aligned; what is left of them at the end of a body or at a break."""
+        filled = 0
+        try:
+            while size := min(len(into.buffer), len(into) - self.received):
+                count = self._wire.read_into(into.buffer[filled:size])
+                filled += count
+                self._watch.check(self.received + filled)
+                if count == 0:
+                    break
+                if filled == size:
+                    self._give(into, filled)
+                    filled = 0
+        except OSError:
+            self._give(into, filled)
+            raise
+        self._give(into, filled)
+
+    def _give(self, into: Pieces, count: int) -> None:
+        if count:
+            into.hand_on(count, self.received)
+            self.received += count
 
     def all(self) -> bytes:
         """The whole body."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_NO_RANGE = re.compile(r"bytes \*/(\d+)")  # of status 416
 
 
 class Download:
@@ -102,6 +103,9 @@ class Download:
 
 def object_bytes(response: Response) -> int | None:
     """Size of the whole object, as the answer to a GET or HEAD tells it; None where it tells none."""
+    if response.status == 416:
+        told = _NO_RANGE.fullmatch(response.headers.get("content-range", ""))
+        return int(told.group(1)) if told else None
     told = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
     text = told.group(3) if told else response.headers.get("content-length", "")
     return int(text) if text.isdigit() else None
