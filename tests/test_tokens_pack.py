@@ -113,7 +113,7 @@ def test_bytes_do_not_depend_on_workers_or_the_size_of_runs(
     pack_tokens(lines, tmp_path / "one", tokens=tokens, shards=2, split="train=0.8,validation=0.2")
     for workers in (0, 2, 5):
         monkeypatch.setattr("shardtool.tokens.build.RUN_BYTES", 100 * workers + 1)
-        monkeypatch.setattr("shardtool.tokens.shard.SLAB_BYTES", 90 * workers + 70)
+        monkeypatch.setattr("shardtool.tokens.slabs.SLAB_BYTES", 90 * workers + 70)
         monkeypatch.setattr("shardtool.tokens.inputs.SLICE_BYTES", 350 * workers + 200)
         monkeypatch.setattr("shardtool.tokens.documents.BATCH_TEXT_BYTES", 80 * workers + 1)
         monkeypatch.setattr("shardtool.tokens.plan.BUCKET_DOCUMENTS", 9 * workers + 5)

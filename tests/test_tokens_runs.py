@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardtool.formats.bin_index import DTYPES
 from shardtool.planning.splits import SPLIT_TAG
 from shardtool.tokens import runs
-from shardtool.tokens.runs import RunBuilder, open_run, run_paths
+from shardtool.tokens.runs import IdBuffer, RunBuilder, open_run, run_paths
 
 IDS = st.one_of(st.integers(0, 300), st.integers(0, 0xFFFF), st.integers(0, (1 << 31) - 1))
 DOCUMENTS = st.lists(st.lists(IDS, max_size=12), min_size=1, max_size=25)
@@ -24,13 +24,17 @@ DOCUMENTS = st.lists(st.lists(IDS, max_size=12), min_size=1, max_size=25)
 @given(
     batches=st.lists(DOCUMENTS, min_size=1, max_size=4),
     piece=st.sampled_from([1, 7, 64, 4 << 20]),
+    most=st.sampled_from([1, 3, 4096]),
+    capacity=st.sampled_from([0, 10, 1000]),
     sort=st.booleans(),
     splits=st.booleans(),
 )
 def test_a_run_is_its_documents_in_the_order_of_their_hashes(
-    batches: list[list[list[int]]], piece: int, sort: bool, splits: bool
+    batches: list[list[list[int]]], piece: int, most: int, capacity: int, sort: bool, splits: bool
 ) -> None:
-    builder, documents = RunBuilder("auto", 3, sort=sort, splits=splits), list[tuple[bytes, list[int]]]()
+    buffer, documents = IdBuffer(capacity), list[tuple[bytes, list[int]]]()
+    buffer.add(np.array([1 << 20, 5]), "int32")  # of a run before, in a wider type
+    builder = RunBuilder("auto", 3, sort=sort, splits=splits, ids=buffer)
     for batch in batches:
         keys = [b"f#%d" % (len(documents) + number) for number in range(len(batch))]
         ids = np.array([token for document in batch for token in document], np.int64)
@@ -43,7 +47,11 @@ def test_a_run_is_its_documents_in_the_order_of_their_hashes(
     largest = max((token for _, tokens in documents for token in tokens), default=0)
     dtype = "uint16" if largest <= 0xFFFF else "int32"
     payloads = [np.array(tokens, DTYPES[dtype]).tobytes() for _, tokens in documents]
-    with tempfile.TemporaryDirectory() as folder, patch.object(runs, "PIECE_BYTES", piece):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(runs, "PIECE_BYTES", piece),
+        patch.object(runs, "PIECE_DOCUMENTS", most),
+    ):
         info = builder.write(folder, "000000-000", "tag", durable=False)
         with open(os.path.join(folder, run_paths(info.name)[0]), "rb") as file:
             assert file.read() == b"".join(payloads)
@@ -54,4 +62,6 @@ def test_a_run_is_its_documents_in_the_order_of_their_hashes(
         tagged = [xxhash.xxh3_64_intdigest(SPLIT_TAG + key, 3) if splits else 0 for key, _ in documents]
         assert run.split.tolist() == tagged
         first = len(documents) // 2
-        assert run.documents(first, len(documents)).to_pylist() == payloads[first:]
+        rest = bytearray(run.num_bytes(first, len(documents)))
+        run.read(first, memoryview(rest))
+        assert rest == b"".join(payloads[first:])

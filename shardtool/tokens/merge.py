@@ -7,7 +7,6 @@ constant added, payload is copied by the kernel. The document index is merged, t
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -26,7 +25,8 @@ from shardtool.formats.bin_index import (
 )
 from shardtool.formats.bin_pairs import check_pair, prefix_of
 from shardtool.planning import cuts
-from shardtool.storage.local import sync_folder, temp_name, write_errors
+from shardtool.storage.local import sync_folder
+from shardtool.tokens.new_file import new_file
 from shardtool.tokens.repair import repaired
 
 if TYPE_CHECKING:
@@ -208,10 +208,10 @@ def _write(prefix: str, runs: list[Run], *, durable: bool) -> Merged:
     if tokens == 0:
         raise PlanError(f"{prefix} would hold no token, and readers cannot open an empty .bin", hint="merge others")
     header = runs[0].pair.header
-    with _new_file(f"{prefix}.bin", durable=durable) as file:
+    with new_file(f"{prefix}.bin", "merge", durable=durable) as file:
         for run in runs:
             _copy_payload(run, file)
-    with _new_file(f"{prefix}.idx", durable=durable) as file:  # after its .bin: a pair exists when its .idx does
+    with new_file(f"{prefix}.idx", "merge", durable=durable) as file:
         file.write(encode_header(CODE_OF[header.dtype.name], sequences, documents))
         _write_arrays(runs, file, header.itemsize)
     if durable:
@@ -275,25 +275,6 @@ def _check_new(prefix: str) -> None:
     for path in (f"{prefix}.bin", f"{prefix}.idx"):
         if os.path.lexists(path):
             raise DestinationExists(f"{path} exists", hint="choose another name with -o", where={"path": path})
-
-
-@contextmanager
-def _new_file(path: str, *, durable: bool) -> Iterator[IO[bytes]]:
-    """A file that gets its name when the body ends well, and is gone when it does not."""
-    temp = temp_name(path, "merge")
-    with write_errors(path):
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        try:
-            with open(temp, "wb") as file:
-                yield file
-                file.flush()
-                if durable:
-                    os.fsync(file.fileno())
-            os.rename(temp, path)
-        except BaseException:
-            if os.path.lexists(temp):
-                os.unlink(temp)
-            raise
 
 
 def read_sequence(prefix: str, sequence: int) -> Any:

@@ -64,7 +64,9 @@ class ProvenanceWriter:
 
     def __init__(self, out: str, shard: int, total: int, tag: str) -> None:
         self.file = ShardFile(out, provenance_path(shard, total), tag)
-        self._writer = pq.ParquetWriter(_Sink(self.file), _SCHEMA, compression="zstd", store_schema=False)
+        self._writer = pq.ParquetWriter(  # next to no value comes twice: dictionaries would be larger, and dear
+            _Sink(self.file), _SCHEMA, compression="zstd", use_dictionary=False, store_schema=False
+        )
         self._held: list[Any] = []
         self._rows = 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from shardtool.packing.destination import spool_folder
 from shardtool.planning.splits import SPLIT_TAG
 from shardtool.storage import is_remote
 from shardtool.storage.files import absolute
-from shardtool.storage.local import LocalFile
+from shardtool.tokens.new_file import new_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from shardtool.model import BinaryArray, Int64Array, UInt64Array
 
 FOLDER = f"{HIDDEN}/parts"
-PIECE_BYTES = 4 << 20  # of ids gathered at a time: they are hashed and written while they are in the cache
+PIECE_BYTES = 1 << 20  # of ids gathered at a time: they are hashed and written while they are in the cache
+PIECE_DOCUMENTS = 4096  # at most, each a Python object as long as its piece is gathered
 _FIELDS = {
     "key": pa.binary(),
     "hash": pa.uint64(),  # xxh3_64(key, seed): the place in the shuffle
@@ -60,6 +61,43 @@ class RunInfo:
     dtype: str
 
 
+class IdBuffer:
+    """Ids gathered one after the other; its memory is used again, run after run, as fresh pages cost more than the
+    work on the ids in them. The type widens once an id asks for it.
+
+    Args:
+        capacity: bytes that are enough for most runs; pages that are not filled take no memory.
+    """
+
+    def __init__(self, capacity: int = 0) -> None:
+        self._memory = np.empty(capacity, np.uint8)
+        self._count = 0
+        self._dtype: Any = np.dtype(np.uint8)
+
+    def clear(self) -> None:
+        """Forget all ids."""
+        self._count = 0
+
+    @property
+    def taken(self) -> NDArray[Any]:
+        """All ids so far, a view."""
+        return self._memory[: self._count * self._dtype.itemsize].view(self._dtype)
+
+    def add(self, ids: NDArray[Any], dtype: str) -> None:
+        """Append ids, as `dtype`; that they fit was checked."""
+        if self._dtype != DTYPES[dtype]:
+            held, self._dtype = self.taken, np.dtype(DTYPES[dtype])
+            if len(held):
+                self._memory = held.astype(self._dtype).view(np.uint8)
+        used, size = (count * self._dtype.itemsize for count in (self._count, len(ids)))
+        if used + size > len(self._memory):
+            grown = np.empty(max(used + size, 2 * len(self._memory)), np.uint8)
+            grown[:used] = self._memory[:used]
+            self._memory = grown
+        np.copyto(self._memory[used : used + size].view(self._dtype), ids, casting="unsafe")
+        self._count += len(ids)
+
+
 class RunBuilder:
     """Documents that are gathered to a run.
 
@@ -68,13 +106,15 @@ class RunBuilder:
         seed: of the hashes.
         sort: by hash; else documents stay in their order.
         splits: hash the keys a second time, for splits or duplicates; else these hashes are 0.
+        ids: where the ids go; what it holds is forgotten.
     """
 
-    def __init__(self, dtype: str, seed: int, *, sort: bool, splits: bool) -> None:
+    def __init__(self, dtype: str, seed: int, *, sort: bool, splits: bool, ids: IdBuffer) -> None:
         self.dtype, self.seed, self.sort, self.splits = dtype, seed, sort, splits
         self.range = (0, 0)  # of the ids
         self.keys: list[bytes] = []
-        self._ids = _Ids()
+        self._ids = ids
+        self._ids.clear()
         self._lengths: list[Int64Array] = []
         self._text_bytes: list[Int64Array] = []
         self._content: list[bytes] = []
@@ -105,7 +145,9 @@ class RunBuilder:
         hashes = _hashes(self.keys, self.seed)
         keys = columns.binary(self.keys)
         order = sorted_order(hashes, keys) if self.sort else np.arange(len(lengths))
+        starts = (np.cumsum(lengths) - lengths) * ids.itemsize
         sizes = lengths[order] * ids.itemsize
+        path = os.path.join(out, FOLDER, name)
         table = {
             "key": keys.take(pa.array(order)) if self.sort else keys,
             "hash": hashes[order],
@@ -113,15 +155,16 @@ class RunBuilder:
             "place": order.astype(np.uint32),
             "tokens": lengths[order].astype(np.uint32),
             "offset": (np.cumsum(sizes) - sizes).astype(np.uint64),
-            "xxh3_64": self._put_ids(out, name, tag, as_binary(ids, lengths), order, sizes, durable=durable),
+            "xxh3_64": _put_ids(f"{path}.bin", tag, bytes_of(ids), starts[order], sizes, durable=durable),
             "text_bytes": np.concatenate(self._text_bytes)[order].astype(np.uint32),
             **_content_columns(self._content, order),
         }
         batch = pa.record_batch([pa.array(column, _FIELDS[field]) for field, column in table.items()], schema=_SCHEMA)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, _SCHEMA) as writer:
+        with (
+            new_file(f"{path}.arrow", tag, durable=durable) as file,
+            pa.ipc.new_file(pa.PythonFile(file, "w"), _SCHEMA) as writer,
+        ):
             writer.write_batch(batch)
-        _put(out, f"{FOLDER}/{name}.arrow", [memoryview(sink.getvalue())], tag, durable=durable)
         return RunInfo(name, len(lengths), len(ids), ids.nbytes, *self.range, dtype)
 
     def _split_hashes(self) -> UInt64Array:
@@ -129,64 +172,47 @@ class RunBuilder:
             return np.zeros(len(self.keys), np.uint64)
         return _hashes([SPLIT_TAG + key for key in self.keys], self.seed)
 
-    def _put_ids(
-        self,
-        out: str,
-        name: str,
-        tag: str,
-        payload: BinaryArray,
-        order: Int64Array,
-        sizes: Int64Array,
-        *,
-        durable: bool,
-    ) -> UInt64Array:
-        """Write the ids of all documents in `order`, a few MiB at a time; the digest of each document."""
-        digests = [np.zeros(0, np.uint64)]
-        file = LocalFile(out, f"{FOLDER}/{name}.bin", tag)
-        try:
-            for first, last in pairwise(_pieces(sizes)):
-                rows = payload.slice(first, last - first)
-                data = payload_of(payload.take(pa.array(order[first:last])) if self.sort else rows)
-                ends = np.cumsum(sizes[first:last])
-                digests.append(digests_of(data, ends - sizes[first:last], sizes[first:last]))
-                file.write(data)
-            file.publish(durable=durable)
-        finally:
-            file.abort()
-        return np.concatenate(digests)
+
+def _put_ids(
+    path: str, tag: str, data: memoryview, starts: Int64Array, sizes: Int64Array, *, durable: bool
+) -> UInt64Array:
+    """Write documents in the order given, piece by piece; the digest of each."""
+    digests = [np.zeros(0, np.uint64)]
+    with new_file(path, tag, durable=durable) as file:
+        for first, last in pairwise(piece_bounds(sizes)):
+            documents = cut(data, starts[first:last], sizes[first:last])
+            digests.append(digests_of(documents))
+            file.write(b"".join(documents))
+    return np.concatenate(digests)
 
 
-class _Ids:
-    """Ids that are gathered in one buffer, which grows in place; its type widens once an id asks for it."""
-
-    def __init__(self) -> None:
-        self._buffer: NDArray[Any] = np.empty(0, np.uint8)
-        self._count = 0
-
-    @property
-    def taken(self) -> NDArray[Any]:
-        """All ids so far."""
-        return self._buffer[: self._count]
-
-    def add(self, ids: NDArray[Any], dtype: str) -> None:
-        """Append ids, as `dtype`; that they fit was checked."""
-        end = self._count + len(ids)
-        if self._buffer.dtype != DTYPES[dtype]:
-            self._buffer = self.taken.astype(DTYPES[dtype])
-        if end > len(self._buffer):
-            self._buffer.resize(max(end, 2 * len(self._buffer)), refcheck=False)
-        np.copyto(self._buffer[self._count : end], ids, casting="unsafe")
-        self._count = end
-
-
-def _pieces(sizes: Int64Array) -> list[int]:
-    """Bounds of rows of about `PIECE_BYTES`, at least one row each."""
+def piece_bounds(sizes: Int64Array) -> list[int]:
+    """Bounds of consecutive documents of about `PIECE_BYTES`, at least one and at most `PIECE_DOCUMENTS` each."""
+    if len(sizes) == 0:
+        return [0]
     owners = (np.cumsum(sizes) - 1) // PIECE_BYTES
-    return [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(sizes)]
+    rows = np.arange(1, len(sizes))
+    inner = rows[(owners[1:] != owners[:-1]) | (rows % PIECE_DOCUMENTS == 0)]
+    return [0, *inner.tolist(), len(sizes)]
+
+
+def cut(data: memoryview, starts: Int64Array, sizes: Int64Array) -> list[memoryview]:
+    """The bytes of documents, views of `data`."""
+    return [data[start:stop] for start, stop in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
+
+
+def bytes_of(ids: NDArray[Any]) -> memoryview:
+    """The bytes of an array in one dimension, which may be empty."""
+    return ids.view(np.uint8).data
+
+
+def digests_of(documents: list[memoryview]) -> UInt64Array:
+    """xxh3_64 of each."""
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, documents), np.uint64, len(documents))
 
 
 def _hashes(keys: list[bytes], seed: int) -> UInt64Array:
-    return np.fromiter((xxhash.xxh3_64_intdigest(key, seed) for key in keys), np.uint64, len(keys))
+    return np.fromiter(map(xxhash.xxh3_64_intdigest, keys, repeat(seed)), np.uint64, len(keys))
 
 
 def _content_columns(content: list[bytes], order: Int64Array) -> dict[str, UInt64Array]:
@@ -195,39 +221,6 @@ def _content_columns(content: list[bytes], order: Int64Array) -> dict[str, UInt6
         return {"high": nothing, "low": nothing}
     pairs = np.frombuffer(b"".join(content), ">u8").reshape(-1, 2)[order].astype(np.uint64)
     return {"high": pairs[:, 0], "low": pairs[:, 1]}
-
-
-def _put(out: str, path: str, pieces: list[memoryview], tag: str, *, durable: bool) -> None:
-    file = LocalFile(out, path, tag)
-    try:
-        for piece in pieces:
-            file.write(piece)
-        file.publish(durable=durable)
-    finally:
-        file.abort()
-
-
-def as_binary(ids: NDArray[Any], lengths: Int64Array) -> BinaryArray:
-    """large_binary[n]: the bytes of each document; a view of `ids`."""
-    offsets = np.concatenate([[0], np.cumsum(lengths * ids.itemsize)]).astype(np.int64)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(ids))]
-    return pa.Array.from_buffers(pa.large_binary(), len(lengths), buffers)
-
-
-def payload_of(array: BinaryArray) -> memoryview:
-    """The bytes of a large_binary array, one element after the other."""
-    offsets = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + len(array) + 1]
-    data = array.buffers()[2]
-    if data is None or len(array) == 0:
-        return memoryview(b"")
-    return memoryview(data)[int(offsets[0]) : int(offsets[-1])]
-
-
-def digests_of(data: memoryview, offsets: Int64Array, sizes: Int64Array) -> UInt64Array:
-    """xxh3_64 of each piece of `data`."""
-    digest = xxhash.xxh3_64_intdigest
-    spans = zip(offsets.tolist(), (offsets + sizes).tolist(), strict=True)
-    return np.fromiter((digest(data[start:stop]) for start, stop in spans), np.uint64, len(offsets))
 
 
 def sorted_order(hashes: UInt64Array, keys: BinaryArray) -> Int64Array:
@@ -258,8 +251,18 @@ class Run:
     low: UInt64Array
     path: str  # of the ids
 
-    def documents(self, first: int, last: int) -> BinaryArray:
-        """large_binary[last - first]: bytes of the documents [first, last).
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an id."""
+        return itemsize_of(self.info.dtype)
+
+    def num_bytes(self, first: int, last: int) -> int:
+        """Bytes of the documents [first, last)."""
+        end = int(self.offset[last]) if last < len(self.offset) else self.info.num_bytes
+        return end - int(self.offset[first]) if first < last else 0
+
+    def read(self, first: int, view: memoryview) -> None:
+        """Fill `view` with the bytes from document `first` on.
 
         Read, not mapped: pages of a map would count as memory of every process that touched them.
 
@@ -267,25 +270,15 @@ class Run:
             CorruptShard: the run is cut short.
         """
         start = int(self.offset[first])
-        end = int(self.offset[last]) if last < len(self.offset) else self.info.num_bytes
-        data = self._read(start, end - start)
-        offsets = np.append(self.offset[first:last], np.uint64(end)).astype(np.int64) - start
-        return pa.Array.from_buffers(pa.large_binary(), last - first, [None, pa.py_buffer(offsets), data])
-
-    def _read(self, start: int, size: int) -> Any:
-        """A buffer of arrow with these bytes; its memory is used again for the next one."""
-        buffer = pa.allocate_buffer(size)
-        view = memoryview(buffer)
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             while len(view):  # a read gives at most 2 GiB
-                count = os.preadv(fd, [view], start + size - len(view))
+                count = os.preadv(fd, [view], start)
                 if not count:
                     raise _gone(self.path, "it is cut short")
-                view = view[count:]
+                view, start = view[count:], start + count
         finally:
             os.close(fd)
-        return buffer
 
 
 def _gone(path: str, why: object) -> CorruptShard:

@@ -1,7 +1,6 @@
 """`draft_shard(job, k)`: the runs are merged to one `.bin/.idx` pair with its index; called where `pack_shard` is.
 
-Documents of a shard are read range by range of the final order, each run from front to back, and joined in a slab of
-4 to 16 MiB; columns of the shard's sequences stay in memory until the index is written.
+Its documents come a slab at a time; columns of the shard's sequences stay in memory until the index is written.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ import pyarrow as pa
 
 from shardtool import columns
 from shardtool.formats.bin import PART, BinFormat, written_shard
-from shardtool.formats.bin_index import DTYPES, check_ids, encode_idx
+from shardtool.formats.bin_index import DTYPES, encode_idx
 from shardtool.index_file import NO_FILE, encode_index
 from shardtool.model import PartTotals, Receipt, ShardRows
 from shardtool.names import index_path
 from shardtool.storage.shard_file import ShardFile
 from shardtool.tokens.packing import best_fit
-from shardtool.tokens.plan import bucket_edges
 from shardtool.tokens.provenance import ProvenanceWriter
-from shardtool.tokens.runs import as_binary, digests_of, open_run, payload_of, sorted_order, work_folder
+from shardtool.tokens.runs import cut, digests_of, open_run, work_folder
+from shardtool.tokens.slabs import joined, read_slabs, sliced
 from shardtool.tokens.store import load_shards
 
 if TYPE_CHECKING:
@@ -36,22 +35,8 @@ if TYPE_CHECKING:
     from shardtool.packing.pack import Draft, PackJob
     from shardtool.tokens.plan import TokenShard
     from shardtool.tokens.runs import Run
+    from shardtool.tokens.slabs import Slab
     from shardtool.tokens.store import ShardPlan
-
-SLAB_BYTES = 4 << 20  # of ids gathered at a time, so that they are joined and written while they are in the cache
-MAX_SLAB_BYTES = 16 << 20
-READ_BYTES = 256 << 10  # wanted from each run for a slab: the more runs, the larger the slabs
-
-
-@dataclass
-class Slab:
-    """Consecutive documents of a shard, in final order."""
-
-    keys: BinaryArray
-    tokens: Int64Array
-    digests: UInt64Array  # of their ids as the runs have them
-    text_bytes: Int64Array
-    data: BinaryArray  # large_binary[n]: their ids
 
 
 @lru_cache(maxsize=2)
@@ -78,7 +63,7 @@ def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
         begun.append(file)
         provenance = ProvenanceWriter(job.out, shard, len(job.specs), tag)
         begun.append(provenance.file)
-        slabs = _slabs(plan, runs, chosen)
+        slabs = read_slabs(plan, runs, chosen)
         writer = _writer(plan)
         rows = writer(plan, chosen, spec.split, slabs, file, provenance)
         index_file = file.sibling(".idx")
@@ -136,106 +121,9 @@ def _index(job: PackJob, shard: int, plan: ShardPlan, rows: Rows, file: ShardFil
     return encoded, lambda record: Receipt(job.plan_id, shard, split, records, record, count, payload, totals)
 
 
-def _slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterator[Slab]:
-    """The documents of a shard, a slab at a time."""
-    yield from (_sorted_slabs if plan.is_sorted else _source_slabs)(plan, runs, shard)
-
-
-def _sorted_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterator[Slab]:
-    first, last = np.uint64(shard.first), np.uint64(shard.last)
-    spans = [
-        (run, int(np.searchsorted(run.hash, first)), int(np.searchsorted(run.hash, last, side="right"))) for run in runs
-    ]
-    spans = [span for span in spans if span[1] < span[2]]
-    num_bytes = sum(_bytes_between(run, a, b) for run, a, b in spans)
-    edges = bucket_edges(shard.first, shard.last, max(1, -(-num_bytes // _slab_bytes(len(spans)))))
-    bounds = [np.append(a + np.searchsorted(run.hash[a:b], edges), b) for run, a, b in spans]
-    for number in range(len(edges)):
-        taken, hashes = [], []
-        for (run, _, _), bound in zip(spans, bounds, strict=True):
-            part = _part(plan, run, int(bound[number]), int(bound[number + 1]), shard.split)
-            if part is not None:
-                taken.append(part[0])
-                hashes.append(part[1])
-        if taken:
-            yield _merged(taken, np.concatenate(hashes))
-
-
-def _slab_bytes(num_runs: int) -> int:
-    return min(max(SLAB_BYTES, num_runs * READ_BYTES), MAX_SLAB_BYTES)
-
-
-def _bytes_between(run: Run, first: int, last: int) -> int:
-    end = int(run.offset[last]) if last < len(run.offset) else run.info.num_bytes
-    return end - int(run.offset[first])
-
-
-def _part(plan: ShardPlan, run: Run, first: int, last: int, split: int) -> tuple[Slab, UInt64Array] | None:
-    """Documents [first, last) of a run that are of a split, and their hashes; None where there are none."""
-    if first == last:
-        return None
-    hashes = run.hash[first:last]
-    rows = np.flatnonzero(plan.selection.splits_of(hashes, run.split[first:last]) == split)
-    if len(rows) == 0:
-        return None
-    data, keys = run.documents(first, last), run.keys.slice(first, last - first)
-    if len(rows) < last - first:
-        data, keys = data.take(pa.array(rows)), keys.take(pa.array(rows))
-    slab = Slab(
-        keys,
-        run.tokens[first:last][rows].astype(np.int64),
-        run.xxh3_64[first:last][rows],
-        run.text_bytes[first:last][rows].astype(np.int64),
-        data,
-    )
-    return slab if run.info.dtype == plan.dtype else _converted(slab, run.info.dtype, plan.dtype), hashes[rows]
-
-
-def _converted(slab: Slab, old: str, new: str) -> Slab:
-    """A slab with its ids in another type, and their digests in that."""
-    ids = np.frombuffer(payload_of(slab.data), DTYPES[old])
-    if len(ids):
-        check_ids(int(ids.min()), int(ids.max()), new)
-    ids = ids.astype(DTYPES[new])
-    sizes = slab.tokens * ids.itemsize
-    slab.data = as_binary(ids, slab.tokens)
-    slab.digests = digests_of(ids.data.cast("B") if len(ids) else memoryview(b""), np.cumsum(sizes) - sizes, sizes)
-    return slab
-
-
-def _merged(parts: list[Slab], hashes: UInt64Array) -> Slab:
-    if len(parts) == 1:
-        return parts[0]  # runs are sorted
-    keys = pa.concat_arrays([part.keys for part in parts])
-    order = sorted_order(hashes, keys)
-    taken = pa.array(order)
-    return Slab(
-        keys.take(taken),
-        np.concatenate([part.tokens for part in parts])[order],
-        np.concatenate([part.digests for part in parts])[order],
-        np.concatenate([part.text_bytes for part in parts])[order],
-        pa.concat_arrays([part.data for part in parts]).take(taken),
-    )
-
-
-def _source_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterator[Slab]:
-    base = 0
-    for run in runs:
-        count = len(run.hash)
-        first, last = max(shard.first - base, 0), min(shard.last + 1 - base, count)
-        base += count
-        while first < last:
-            limit = int(run.offset[first]) + SLAB_BYTES
-            stop = min(max(int(np.searchsorted(run.offset, np.uint64(limit))), first + 1), last)
-            part = _part(plan, run, first, stop, shard.split)
-            first = stop
-            if part is not None:
-                yield part[0]
-
-
 def _ids(slab: Slab, plan: ShardPlan) -> NDArray[Any]:
     """The ids of a slab."""
-    return np.frombuffer(payload_of(slab.data), DTYPES[plan.dtype])
+    return np.frombuffer(b"".join(slab.data), DTYPES[plan.dtype])
 
 
 def _write_documents(
@@ -249,7 +137,8 @@ def _write_documents(
     keys, lengths, digests = [], [], []
     sequence = 0
     for slab in slabs:
-        out.write(payload_of(slab.data))
+        for piece in slab.data:
+            out.write(piece)
         keys.append(slab.keys)
         lengths.append(slab.tokens)
         digests.append(slab.digests)
@@ -326,7 +215,7 @@ class _Sequences:
         data = ids.data.cast("B")
         size = self.plan.context * ids.itemsize
         starts = np.arange(0, ids.nbytes, size)
-        self.digests.append(digests_of(data, starts, np.full(len(starts), size)))
+        self.digests.append(digests_of(cut(data, starts, np.full(len(starts), size))))
         self.out.write(data)
         self.written += len(ids)
 
@@ -380,28 +269,8 @@ def _blocks(plan: ShardPlan, shard: TokenShard, slabs: Iterator[Slab]) -> Iterat
     sizes = list(shard.blocks)
     held: Slab | None = None
     for slab in slabs:
-        held = slab if held is None else _joined(held, slab)
+        held = slab if held is None else joined(held, slab)
         while sizes and len(held.tokens) >= sizes[0]:
-            yield _sliced(held, 0, sizes[0])
-            held = _sliced(held, sizes.pop(0), len(held.tokens))
+            yield sliced(held, 0, sizes[0])
+            held = sliced(held, sizes.pop(0), len(held.tokens))
     assert held is None or not len(held.tokens), "blocks of the plan and documents differ"
-
-
-def _joined(one: Slab, two: Slab) -> Slab:
-    return Slab(
-        pa.concat_arrays([one.keys, two.keys]),
-        np.concatenate([one.tokens, two.tokens]),
-        np.concatenate([one.digests, two.digests]),
-        np.concatenate([one.text_bytes, two.text_bytes]),
-        pa.concat_arrays([one.data, two.data]),
-    )
-
-
-def _sliced(slab: Slab, first: int, last: int) -> Slab:
-    return Slab(
-        slab.keys.slice(first, last - first),
-        slab.tokens[first:last],
-        slab.digests[first:last],
-        slab.text_bytes[first:last],
-        slab.data.slice(first, last - first),
-    )

@@ -9,6 +9,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from shardtool.errors import SampleTooLarge, SourceError, UsageProblem
 from shardtool.formats.bin_index import MAX_SEQUENCE_TOKENS, check_ids
 from shardtool.storage.local import put_file, sweep_temps
 from shardtool.tokens.documents import Batch, read_documents
-from shardtool.tokens.runs import FOLDER, RunBuilder, RunInfo, run_paths
+from shardtool.tokens.runs import FOLDER, IdBuffer, RunBuilder, RunInfo, run_paths
 from shardtool.tokens.tokenizer import encode, framed
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ SCHEMA = "shardtool/token-part/1"
 RUN_TASK = "shardtool.tokens.stage:run_task"
 RUN_BYTES = 96 << 20
 RUN_DOCUMENTS = 1 << 20
+BATCH_BYTES = 16 << 20  # of ids that a run may go beyond `RUN_BYTES` and stay in the memory set apart for it
 PIECE = b"+"  # between the key of a long document and the number of its piece
 
 
@@ -144,6 +146,12 @@ def run_task(job: StageJob, task: Task) -> PartReceipt:
     return receipt
 
 
+@cache
+def _id_buffer() -> IdBuffer:
+    """That of this process, which does one task at a time."""
+    return IdBuffer(RUN_BYTES + BATCH_BYTES)
+
+
 class _Work:
     """One task being done."""
 
@@ -159,7 +167,7 @@ class _Work:
 
     def _new_run(self) -> RunBuilder:
         job = self.job
-        return RunBuilder(job.dtype, job.seed, sort=job.sort, splits=job.splits)
+        return RunBuilder(job.dtype, job.seed, sort=job.sort, splits=job.splits, ids=_id_buffer())
 
     def take(self, batch: Batch) -> None:
         """Tokenize a batch and add it to the run."""
@@ -202,7 +210,7 @@ class _Work:
     def _check_range(self, batch: Batch, values: NDArray[Any], lengths: Int64Array) -> None:
         if len(values) == 0:
             return
-        low, high = int(values.min()), int(values.max())
+        low, high = _extremes(values)
         frame = [token for token in (self.job.spec.eod, self.job.spec.bos) if token is not None]
         self.builder.note_range(low, max([high, *frame]))
         try:
@@ -276,6 +284,16 @@ class _Work:
             ignored=self.ignored,
             failed=tuple(self.failed),
         )
+
+
+def _extremes(values: NDArray[Any]) -> tuple[int, int]:
+    """(0, largest id), found in one pass; where an id is negative, the smallest and the largest."""
+    if values.dtype.kind == "i":
+        high = int(values.view(values.dtype.str.replace("i", "u")).max())  # as which a negative id is a large one
+        if high <= np.iinfo(values.dtype).max:
+            return 0, high
+        return int(values.min()), int(values.max())
+    return 0, int(values.max())
 
 
 def _next(content: bytes, number: int) -> bytes:
