@@ -7,6 +7,7 @@ import tempfile
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from shardtool.formats.bin_index import DTYPES
 from shardtool.planning.splits import SPLIT_TAG
 from shardtool.tokens import runs
 from shardtool.tokens.runs import IdBuffer, RunBuilder, open_run, run_paths
+from shardtool.tokens.stage import _extremes
 
 IDS = st.one_of(st.integers(0, 300), st.integers(0, 0xFFFF), st.integers(0, (1 << 31) - 1))
 DOCUMENTS = st.lists(st.lists(IDS, max_size=12), min_size=1, max_size=25)
@@ -65,3 +67,13 @@ def test_a_run_is_its_documents_in_the_order_of_their_hashes(
         rest = bytearray(run.num_bytes(first, len(documents)))
         run.read(first, memoryview(rest))
         assert rest == b"".join(payloads[first:])
+
+
+@pytest.mark.parametrize("kind", ["<i4", ">i4", "<i8", "|u1", "<u2", "|i1"])
+@pytest.mark.parametrize("values", [[0], [5, 3, 9], [127, 0, 126], [3, -1, 7], [-128], [5, -2, -3]])
+def test_the_extremes_of_ids_are_found_whatever_their_type(kind: str, values: list[int]) -> None:
+    if min(values) < 0 and "u" in kind:
+        values = [abs(value) for value in values]
+    low, high = _extremes(np.array(values, kind))
+    assert high == max(values)
+    assert low == min(values) or low == 0 <= min(values), "a smallest id above 0 need not be told"

@@ -132,6 +132,7 @@ def compare(sides: list[Side], *, rounds: int, is_cold: bool = False) -> dict[st
             "best_wall_s": round(min(run["wall_s"] for run in runs[side.name]), 3),
             "cpu_s": round(statistics.median(run["cpu_s"] for run in runs[side.name]), 3),
             "startup_wall_s": round(startup[side.name]["wall_s"], 3),
+            "startup_cpu_s": round(startup[side.name]["cpu_s"], 3),
             "peak_bytes": int(max(run["peak_bytes"] for run in runs[side.name])),
             "wall_ratio": round(
                 statistics.median(a / b for a, b in zip(net["wall_s"], base["wall_s"], strict=True)), 2

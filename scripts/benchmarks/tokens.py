@@ -1,203 +1,180 @@
-"""`bench tokens`: ids to pairs, text to pairs, and merging, beside Megatron's builder and datatrove's writer.
+"""`bench tokens`: ids to pairs, merging, text to pairs and memory, beside Megatron's builder and datatrove's writer.
 
 Peers run in the environments of scripts/test-peers: megatron, datatrove. What is common to all sides of `ids`, reading
-Parquet, is a side of its own, and ratios are given with and without it.
+the source, is a side of its own (`decode`), and ratios are given with and without it. shardtool shuffles, indexes,
+digests and notes where each document came from; the others append.
 """
 
 from __future__ import annotations
 
 import argparse
+import filecmp
 import json
 import os
-import random
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import HERE, RESULTS, SHARDTOOL, Side, compare, environment, save, say
+from common import HERE, RESULTS, SHARDTOOL, Side, compare, environment, run_once, save, say, startup_of
+from tokens_data import few_ids, fresh, ids_data, large_text, pairs_data, some_pairs, text_data, write_lines
+from tokens_memory import peaks
 
 sys.path.insert(0, str(HERE.parent.parent / "tests"))
 ENVS = Path(os.environ.get("SHARDTOOL_CACHE") or Path.home() / ".cache" / "shardtool") / "envs"
 PEER = str(HERE / "tokens_peer.py")
-DOCUMENTS, FILES = 60_000, 2
-PAIRS, PAIR_DOCUMENTS = 200, 200  # Megatron needs minutes for 2,000
+DOCUMENTS = 100_000
+PAIRS, PAIR_DOCUMENTS = 2000, 50
+PEER_PAIRS = 100  # Megatron collects garbage at each pair: 2,000 take it minutes (--patient)
+GIGABYTES = (1, 4)
+QUICK = ["--durability", "none", "-q"]
 
 
-def python_of(peer: str) -> str:
-    return str(ENVS / peer / "bin" / "python")
+def pack(source: Path, out: Path, tokenizer: str | Path, workers: int, *more: str) -> list[str]:
+    """The command of shardtool."""
+    options = ["--format", "bin", "--tokenizer", str(tokenizer), "--workers", str(workers), *QUICK]
+    return [*SHARDTOOL, "pack", str(source), str(out), *options, *more]
 
 
-def ids_data(work: Path) -> tuple[Path, int]:
-    """Parquet files of list<int32>, lengths 50 to 1,000, ids as skewed as those of text."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    folder, total = work / "ids", 0
-    rng = np.random.default_rng(0)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for number in range(FILES):
-        lengths = rng.integers(50, 1000, DOCUMENTS)
-        count = int(lengths.sum())
-        ids = (rng.zipf(1.3, count) % 50_000).astype(np.int32)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        column = pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))
-        pq.write_table(pa.table({"input_ids": column}), folder / f"{number}.parquet", row_group_size=10_000)
-        total += count
-    return folder, total
+def peer(environment: str, *arguments: object) -> list[str] | None:
+    """The command of a peer; None where its environment is not there."""
+    python = ENVS / environment / "bin" / "python"
+    return [str(python), PEER, *map(str, arguments)] if python.exists() else None
 
 
-def pairs_data(work: Path) -> Path:
-    """Many small pairs."""
-    import numpy as np
-
-    from shardtool.formats.bin_index import encode_idx
-
-    folder = work / "pairs"
-    rng = np.random.default_rng(1)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for number in range(PAIRS):
-        lengths = rng.integers(50, 1000, PAIR_DOCUMENTS)
-        ids = rng.integers(0, 50_000, int(lengths.sum()), dtype=np.uint16)
-        (folder / f"p{number:05d}.bin").write_bytes(ids.tobytes())
-        (folder / f"p{number:05d}.idx").write_bytes(b"".join(encode_idx(lengths, "uint16")))
-    return folder
-
-
-def text_data(work: Path) -> tuple[Path, Path]:
-    """Lines of JSON with pieces of the standard library's sources; the BPE of the tests."""
-    import sysconfig
-
-    from bpe import tokenizer_file
-
-    folder = work / "text"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    library = Path(sysconfig.get_paths()["stdlib"])
-    rng = random.Random(0)
-    texts = []
-    for path in sorted(library.glob("*.py")) + sorted(library.glob("*/*.py")):
-        content = path.read_text(encoding="utf-8", errors="ignore")
-        texts += [content[at : at + 3000] for at in range(0, len(content), 6000)]  # half: peers take long
-    rng.shuffle(texts)
-    for number in range(2):
-        lines = (json.dumps({"text": text}) + "\n" for text in texts[number::2])
-        (folder / f"{number}.jsonl").write_text("".join(lines))
-    return folder, tokenizer_file(8000)
+def side(name: str, command: list[str] | None, startup: list[str] | None, *clear: Path) -> list[Side]:
+    """[a side], or nothing where there is no command."""
+    return [] if command is None else [Side(name, command, list(clear), startup=startup)]
 
 
 def bench_ids(work: Path, rounds: int) -> dict[str, Any]:
-    source, total = ids_data(work)
-    small = work / "small"
-    shutil.rmtree(small, ignore_errors=True)
-    small.mkdir()
-    _first_rows(source / "0.parquet", small / "0.parquet")
-    pack = ["--format", "bin", "--tokenizer", "none", "--workers", "1", "--durability", "none", "-q"]
+    """Ids in Parquet, and in Arrow, whose reading costs next to nothing."""
+    folders, total = ids_data(work, DOCUMENTS)
+    few = few_ids(folders, work)
+    results: dict[str, Any] = {"tokens": total, "documents": DOCUMENTS}
     out = work / "out"
-    sides = [
-        Side(
-            "shardtool",
-            [*SHARDTOOL, "pack", str(source), str(out), *pack],
-            [out],
-            startup=[*SHARDTOOL, "pack", str(small), str(out), *pack],
-        )
+    for kind, source in folders.items():
+        small = few[kind]
+        sides = side("shardtool", pack(source, out, "none", 1), pack(small, out, "none", 1), out)
+        for name, home in (("decode", "datatrove"), ("megatron", "megatron"), ("datatrove", "datatrove")):
+            sides += side(name, peer(home, name, source, out), peer(home, name, small, out), out)
+        if kind == "parquet":
+            command = ("megatron", "megatron_arrays")
+            sides += side("megatron-arrays", peer(*command, source, out), peer(*command, small, out), out)
+        report = compare(sides, rounds=rounds)
+        _add_rates(report["sides"], total)
+        results[kind] = report
+    results["same_bytes"] = _same_bytes(folders["parquet"], work)
+    return results
+
+
+def _add_rates(sides: dict[str, Any], total: int) -> None:
+    """Tokens a CPU second, and how much more than ours the others take for what is not reading the source."""
+    net = {name: max(found["cpu_s"] - found["startup_cpu_s"], 1e-3) for name, found in sides.items()}
+    for name, found in sides.items():
+        found["ns_per_token"] = round(net[name] / total * 1e9, 2)
+        found["mtok_per_cpu_s"] = round(total / net[name] / 1e6, 1)
+        if "decode" in net and name != "decode":
+            ours = max(net["shardtool"] - net["decode"], 1e-3)
+            found["cpu_ratio_beyond_decode"] = round((net[name] - net["decode"]) / ours, 2)
+
+
+def _same_bytes(source: Path, work: Path) -> bool | None:
+    """Whether datatrove and shardtool, without its shuffle, write the same two files."""
+    theirs, ours = work / "theirs", work / "ours"
+    command = peer("datatrove", "datatrove", source, theirs)
+    if command is None:
+        return None
+    for path in (theirs, ours):
+        shutil.rmtree(path, ignore_errors=True)
+    subprocess.run(command, check=True)
+    subprocess.run(pack(source, ours, "none", 1, "--shuffle", "none"), check=True, stdout=subprocess.DEVNULL)
+    found = [
+        filecmp.cmp(theirs / f"x.{suffix}", ours / "data" / f"train-00000-of-00001.{suffix}", shallow=False)
+        for suffix in ("bin", "idx")
     ]
-    for peer in ("decode", "megatron", "datatrove"):
-        python = python_of("datatrove" if peer == "decode" else peer)
-        if Path(python).exists():
-            command = [python, PEER, peer]
-            sides.append(Side(peer, [*command, str(source), str(out)], [out], startup=[*command, str(small), str(out)]))
-    report = compare(sides, rounds=rounds)
-    for name, side in report["sides"].items():
-        ours = report["sides"]["shardtool"]
-        net = max(side["cpu_ratio"] * max(ours["cpu_s"] - _startup_cpu(sides[0], ours), 1e-3), 1e-3)
-        side["mtok_per_cpu_s"] = round(total / net / 1e6, 1)
-        del name
-    return {"tokens": total, **report}
+    for path in (theirs, ours):
+        shutil.rmtree(path)
+    return all(found)
 
 
-def _startup_cpu(side: Side, ours: dict[str, Any]) -> float:
-    from common import startup_of
-
-    return startup_of(side, 3)["cpu_s"]
-
-
-def _first_rows(source: Path, target: Path) -> None:
-    import pyarrow.parquet as pq
-
-    pq.write_table(pq.read_table(source).slice(0, 10), target)
-
-
-def bench_merge(work: Path, rounds: int) -> dict[str, Any]:
-    source = pairs_data(work)
+def bench_merge(work: Path, rounds: int, *, is_patient: bool) -> dict[str, Any]:
+    """2,000 small pairs. Megatron's loop takes 100 of them, once: its cost a pair only grows with their number."""
+    source = pairs_data(work, PAIRS, PAIR_DOCUMENTS)
     places = [str(path.with_suffix("")) for path in sorted(source.glob("*.bin"))]
-    ours, theirs = work / "merged", work / "theirs"
-    ours_files = [Path(f"{ours}{suffix}") for suffix in (".bin", ".idx")]
-    command = [*SHARDTOOL, "merge", "-q", "--durability", "none", "-o", str(ours)]
-    sides = [Side("shardtool", [*command, *places], ours_files, startup=[*command, places[0]])]
-    if Path(python_of("megatron")).exists():
-        one = work / "one"
-        one.mkdir(exist_ok=True)
-        for suffix in (".bin", ".idx"):
-            shutil.copy(f"{places[0]}{suffix}", one)
-        peer = [python_of("megatron"), PEER, "merge"]
-        their_files = [Path(f"{theirs}{suffix}") for suffix in (".bin", ".idx")]
-        sides.append(
-            Side("megatron", [*peer, str(source), str(theirs)], their_files, startup=[*peer, str(one), str(theirs)])
-        )
-    return {"pairs": PAIRS, "documents": PAIRS * PAIR_DOCUMENTS, **compare(sides, rounds=rounds)}
+    ours = [work / f"merged{suffix}" for suffix in (".bin", ".idx")]
+    command = [*SHARDTOOL, "merge", *QUICK, "-o", str(work / "merged")]
+    results: dict[str, Any] = {"pairs": PAIRS, "documents": PAIRS * PAIR_DOCUMENTS}
+    for count in (PAIRS, PEER_PAIRS):  # the second for its memory
+        one = Side("shardtool", [*command, *places[:count]], ours, startup=[*command, places[0]])
+        report = compare([one], rounds=rounds)["sides"]["shardtool"]
+        results[f"shardtool-{count}"] = {**report, "cpu_ms_per_pair": _per_pair(report, count)}
+    count = PAIRS if is_patient else PEER_PAIRS
+    few, single = some_pairs(source, work / "few-pairs", count), some_pairs(source, work / "one-pair", 1)
+    theirs = peer("megatron", "merge", few, work / "theirs")
+    if theirs is not None:
+        files = [work / f"theirs{suffix}" for suffix in (".bin", ".idx")]
+        start = Side("megatron", theirs, files, startup=peer("megatron", "merge", single, work / "theirs"))
+        startup, run = startup_of(start, 3), run_once(theirs)
+        found = {
+            "cpu_s": run["cpu_s"],
+            "startup_cpu_s": startup["cpu_s"],
+            "wall_s": run["wall_s"],
+            "peak_bytes": int(run["peak_bytes"]),
+        }
+        results["megatron"] = {"pairs": count, **found, "cpu_ms_per_pair": _per_pair(found, count)}
+        mine = results[f"shardtool-{PAIRS}"]["cpu_ms_per_pair"]
+        results["cpu_ratio_per_pair"] = round(results["megatron"]["cpu_ms_per_pair"] / mine, 1)
+        for path in files:
+            path.unlink()
+    return results
+
+
+def _per_pair(found: dict[str, Any], count: int) -> float:
+    return float(round(max(found["cpu_s"] - found["startup_cpu_s"], 1e-3) / count * 1e3, 3))
 
 
 def bench_text(work: Path, rounds: int) -> dict[str, Any]:
-    source, tokenizer = text_data(work)
-    size = sum(path.stat().st_size for path in source.iterdir())
-    tiny = work / "tiny"
-    tiny.mkdir(exist_ok=True)
-    (tiny / "0.jsonl").write_text('{"text": "x"}\n')
+    """Text with the same tokenizer.json: bare `encode_batch`, which keeps nothing, and datatrove."""
+    from bpe import tokenizer_file
+
+    source, tokenizer = text_data(work), tokenizer_file(8000)
+    tiny = fresh(work / "tiny-text")
+    write_lines(tiny / "0.jsonl", ["x"])
     out = work / "out-text"
-    results = {}
+    results: dict[str, Any] = {"bytes": sum(path.stat().st_size for path in source.iterdir())}
     for workers in (1, 2):
-        pack = [
-            "--format",
-            "bin",
-            "--tokenizer",
-            str(tokenizer),
-            "--workers",
-            str(workers),
-            "--durability",
-            "none",
-            "-q",
+        sides = side("shardtool", pack(source, out, tokenizer, workers), pack(tiny, out, tokenizer, workers), out)
+        bare = [
+            [sys.executable, PEER, "bare", str(where), str(out), str(tokenizer), str(workers)]
+            for where in (source, tiny)
         ]
-        sides = [
-            Side(
-                "shardtool",
-                [*SHARDTOOL, "pack", str(source), str(out), *pack],
-                [out],
-                startup=[*SHARDTOOL, "pack", str(tiny), str(out), *pack],
-            )
-        ]
-        if workers == 1:
-            bare = [sys.executable, PEER, "bare"]
-            sides.append(
-                Side("encode_batch", [*bare, str(source), str(out), str(tokenizer)], [out],
-                     startup=[*bare, str(tiny), str(out), str(tokenizer)])
-            )  # fmt: skip
-        python = python_of("datatrove")
-        if Path(python).exists():
-            peer = [python, PEER, "text"]
-            end = [str(tokenizer), str(workers)]
-            clear = [out, Path(f"{out}-logs")]
-            sides.append(
-                Side(
-                    "datatrove", [*peer, str(source), str(out), *end], clear, startup=[*peer, str(tiny), str(out), *end]
-                )
-            )
+        sides += side("encode_batch", bare[0], bare[1], out)
+        theirs = [peer("datatrove", "text", where, out, tokenizer, workers) for where in (source, tiny)]
+        sides += side("datatrove", theirs[0], theirs[1], out, Path(f"{out}-logs"))
         results[f"workers-{workers}"] = compare(sides, rounds=rounds)
-    return {"bytes": size, **results}
+    return results
+
+
+def bench_memory(work: Path, _rounds: int) -> dict[str, Any]:
+    """1 and 4 GB of text as bytes: the peak of every process."""
+    results: dict[str, Any] = {}
+    out = work / "out-memory"
+    for gigabytes in GIGABYTES:
+        source = large_text(work, gigabytes)
+        shutil.rmtree(out, ignore_errors=True)
+        needed = 2 * 4 * gigabytes * 10**9  # two bytes a byte, part files and shards
+        if shutil.disk_usage(work).free < needed:
+            say(f"  {gigabytes} GB: not enough space for {needed:,} bytes")
+            continue
+        results[f"{gigabytes}GB"] = peaks(pack(source, out, "bytes", 2))
+        say(f"  {gigabytes} GB: {results[f'{gigabytes}GB']}")
+        shutil.rmtree(out)
+        shutil.rmtree(source)
+    (work / "large-1.jsonl").unlink()
+    return results
 
 
 def _known() -> dict[str, Any]:
@@ -209,13 +186,18 @@ def _known() -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="bench tokens")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("ids", "merge", "text"))
+    parser.add_argument("--only", action="append", choices=("ids", "merge", "text", "memory"))
+    parser.add_argument("--patient", action="store_true", help="let Megatron merge all pairs, too")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "shardtool-bench-tokens")
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
     results = _known() if chosen.only else {}
-    for name, run in (("ids", bench_ids), ("merge", bench_merge), ("text", bench_text)):
-        if chosen.only in (None, name):
-            say(name)
-            results[name] = run(chosen.work, chosen.rounds)
+    for name in chosen.only or ("ids", "merge", "text", "memory"):
+        say(name)
+        if name == "merge":
+            results[name] = bench_merge(chosen.work, chosen.rounds, is_patient=chosen.patient)
+        else:
+            results[name] = {"ids": bench_ids, "text": bench_text, "memory": bench_memory}[name](
+                chosen.work, chosen.rounds
+            )
     save("tokens", {"environment": environment(), "results": results})

@@ -10,13 +10,23 @@ from typing import Any
 warnings.simplefilter("ignore")
 
 
+ROWS = 512  # of Parquet at a time, which stay in the cache: larger batches make every peer slower
+
+
 def rows(source: Path) -> Any:
+    """Columns of lists, some documents each."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for path in sorted(source.glob("*.parquet")):
-        with pq.ParquetFile(path, memory_map=True) as opened:
-            for batch in opened.iter_batches(1 << 14, columns=["input_ids"], use_threads=False):
-                yield batch.column(0)
+    for path in sorted(source.iterdir()):
+        if path.suffix == ".parquet":
+            with pq.ParquetFile(path, memory_map=True) as opened:
+                for batch in opened.iter_batches(ROWS, columns=["input_ids"], use_threads=False):
+                    yield batch.column(0)
+        else:
+            with pa.memory_map(str(path)) as mapped:
+                for batch in pa.ipc.open_stream(mapped):
+                    yield batch.column("input_ids")
 
 
 def decode(source: Path, _out: Path) -> None:
@@ -26,22 +36,28 @@ def decode(source: Path, _out: Path) -> None:
 
 
 def megatron(source: Path, out: Path) -> None:
-    """Its builder, a document at a time, arrays of numpy handed to it."""
+    """Its builder as tools/preprocess_data.py calls it: a list of Python ids a document."""
+    _build(out, (ids for column in rows(source) for ids in column.to_pylist()))
+
+
+def megatron_arrays(source: Path, out: Path) -> None:
+    """Its builder, arrays of numpy handed to it, views of what was read: faster than any tool of its own calls it."""
+    _build(out, (row.values.to_numpy() for column in rows(source) for row in column))
+
+
+def _build(out: Path, documents: Any) -> None:
     import numpy as np
-    import torch
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
     out.mkdir(parents=True)
     builder = IndexedDatasetBuilder(str(out / "x.bin"), dtype=np.uint16)
-    for column in rows(source):
-        for row in column:
-            ids = torch.from_numpy(row.values.to_numpy().copy())
-            builder.add_document(ids, [len(ids)])
+    for ids in documents:
+        builder.add_document(ids, [len(ids)])
     builder.finalize(str(out / "x.idx"))
 
 
 def datatrove(source: Path, out: Path) -> None:
-    """Its Megatron writer, lists of Python handed to it."""
+    """Its Megatron writer, as its tokenizer step calls it: a list of Python ids a document."""
     from datatrove.pipeline.tokens.megatron_tokenizer import MegatronTokenizedFile
 
     out.mkdir(parents=True)
@@ -78,12 +94,13 @@ def text(source: Path, out: Path, tokenizer: str, workers: str) -> None:
     LocalPipelineExecutor(steps, tasks=int(workers), workers=int(workers), logging_dir=f"{out}-logs").run()
 
 
-def bare(source: Path, _out: Path, tokenizer: str, number: str = "") -> None:
-    """encode_batch of the tokenizer on the same texts, in one thread; ids are thrown away."""
+def bare(source: Path, _out: Path, tokenizer: str, threads: str) -> None:
+    """encode_batch of the tokenizer on the same texts, with so many threads; ids are thrown away."""
     import json
     import os
 
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false" if threads == "1" else "true"
+    os.environ["RAYON_NUM_THREADS"] = threads
     from tokenizers import Tokenizer
 
     loaded = Tokenizer.from_file(tokenizer)

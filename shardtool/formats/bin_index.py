@@ -41,7 +41,7 @@ CODES: dict[int, str] = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<
 CODE_OF = {"uint8": 1, "uint16": 8, "int32": 4}  # what is written; there is no code for uint32
 DTYPES = {"uint8": "<u1", "uint16": "<u2", "int32": "<i4"}
 MEGATRON_SMALL_VOCAB = 65_500  # below it Megatron's own tools write uint16
-_CHUNK = 1 << 20  # array elements read at a time: bounds memory to a few MiB
+_CHUNK = 1 << 17  # array elements read at a time: with what is computed from them, a few MiB
 _FLAG_BYTES = {2: 1, 3: 2}  # Fast-LLM: flags of loss masks, and of preferences, before the dtype code
 
 
@@ -267,7 +267,7 @@ def check_room(header: IdxHeader, size: int, path: str) -> None:
 
 
 def array_chunks(path: str, offset: int, count: int, dtype: str) -> Iterator[NDArray[Any]]:
-    """An array of a file, 2^20 elements at a time."""
+    """An array of a file, 2^17 elements at a time."""
     with open(path, "rb") as file:
         file.seek(offset)
         for first in range(0, count, _CHUNK):

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from shardtool.planning.plan import PlanOptions
     from shardtool.workers import WorkerPool
 
-SLICE_BYTES = 64 << 20  # of a large file
+SLICE_BYTES = 64 << 20  # of a large file, at most
+LEAST_SLICE_BYTES = 4 << 20
+SLICES = 64  # of all sources together, where slices of at least `LEAST_SLICE_BYTES` allow
 BATCH_FILES, BATCH_BYTES = 1024, 16 << 20  # small text files a task
 LINES, COLUMNS, IPC, TEXT, TAR, NPY = "lines", "parquet", "arrow", "text", "tar", "npy"
 _KINDS = {
@@ -202,7 +204,11 @@ def _with_longer_name(file: InputFile) -> InputFile:
 
 
 def cut_tasks(files: Sequence[InputFile]) -> list[Task]:
-    """Tasks in source order; the same for any number of workers."""
+    """Tasks in source order; the same for any number of workers.
+
+    A small source is cut into small slices, so that all workers have something to do.
+    """
+    slice_bytes = min(SLICE_BYTES, max(sum(file.size for file in files) // SLICES, LEAST_SLICE_BYTES))
     tasks: list[Task] = []
     batch: list[InputFile] = []
     size = 0
@@ -217,25 +223,25 @@ def cut_tasks(files: Sequence[InputFile]) -> list[Task]:
         if batch:
             tasks.append(Task(len(tasks), tuple(batch)))
             batch, size = [], 0
-        tasks += [Task(len(tasks) + number, (file,), span) for number, span in enumerate(_spans(file))]
+        tasks += [Task(len(tasks) + number, (file,), span) for number, span in enumerate(_spans(file, slice_bytes))]
     if batch:
         tasks.append(Task(len(tasks), tuple(batch)))
     return tasks
 
 
-def _spans(file: InputFile) -> Iterator[tuple[int, int]]:
+def _spans(file: InputFile, slice_bytes: int) -> Iterator[tuple[int, int]]:
     if file.kind == LINES and not file.compression:
-        for start in range(0, max(file.size, 1), SLICE_BYTES):
-            yield start, min(start + SLICE_BYTES, file.size)
+        for start in range(0, max(file.size, 1), slice_bytes):
+            yield start, min(start + slice_bytes, file.size)
     elif file.kind == COLUMNS:
-        yield from _row_groups(file)
+        yield from _row_groups(file, slice_bytes)
     elif file.kind == NPY:
-        yield from _array_rows(file)
+        yield from _array_rows(file, slice_bytes)
     else:
         yield 0, -1
 
 
-def _row_groups(file: InputFile) -> Iterator[tuple[int, int]]:
+def _row_groups(file: InputFile, slice_bytes: int) -> Iterator[tuple[int, int]]:
     try:
         metadata = pq.read_metadata(file.full_path)
     except (OSError, pa.ArrowException) as error:
@@ -245,7 +251,7 @@ def _row_groups(file: InputFile) -> Iterator[tuple[int, int]]:
     first, size = 0, 0
     for group in range(metadata.num_row_groups):
         more = metadata.row_group(group).total_byte_size
-        if size and size + more > SLICE_BYTES:
+        if size and size + more > slice_bytes:
             yield first, group
             first, size = group, 0
         size += more
@@ -253,12 +259,12 @@ def _row_groups(file: InputFile) -> Iterator[tuple[int, int]]:
         yield first, metadata.num_row_groups
 
 
-def _array_rows(file: InputFile) -> Iterator[tuple[int, int]]:
+def _array_rows(file: InputFile, slice_bytes: int) -> Iterator[tuple[int, int]]:
     array = open_array(file)
     if array.ndim == 1:
         yield 0, 1
         return
-    step = max(1, SLICE_BYTES // max(array.shape[1] * array.itemsize, 1))
+    step = max(1, slice_bytes // max(array.shape[1] * array.itemsize, 1))
     for first in range(0, len(array), step):
         yield first, min(first + step, len(array))
 

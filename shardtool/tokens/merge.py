@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from shardtool.model import Int64Array
 
 _COPY_BYTES = 64 << 20
-MANY_PREFIXES = 32_767  # Megatron numbers the members of a blend with int16
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ SEQUENCE_BYTES = idx_bytes(1, 1) - idx_bytes(0, 0)
 BUCKET_DOCUMENTS = 1 << 21
 BLOCKS_A_SHARD = 8  # best fit packs in blocks, so that a shard can be packed without the others
 MAX_BLOCK_TOKENS = 4 << 20
+MANY_SHARDS = 500  # NVIDIA/Megatron-LM#795, NVIDIA-NeMo/Megatron-Bridge#3968: hours of start-up, maps that fail
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,11 @@ def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, s
             notices.append(f"split {selection.names[number]!r} gets no document")
             continue
         shards += _cut(number, places, lengths, options, itemsize_of(dtype), notices)
+    if len(shards) > MANY_SHARDS:
+        notices.append(
+            f"{len(shards):,} pairs: trainers open each of them before they begin, and a few large ones start "
+            "faster: --shard-size 10GB"
+        )
     specs = _specs(shards, selection.names, itemsize_of(dtype))
     num_tokens = sum(shard.tokens for shard in shards)
     identity = [LAYOUT, dtype, spec.identity(), [[s.split, s.path, s.start, s.stop, s.num_bytes] for s in specs]]
