@@ -43,6 +43,7 @@ __all__ = [
 SCHEMA = "shardtool/manifest/1"
 MANIFEST = "manifest.json"
 LABELS = "labels.json"
+MAX_COUNT = 1 << 62  # of samples or bytes: sums of them stay numbers of 64 bits
 _PATH_OPTIONS = ("join", "files_from", "inventory")  # the manifest names files, never places
 
 
@@ -238,21 +239,27 @@ def _no_manifest(out: str) -> SourceNotFound:
 
 def decode_manifest(data: bytes) -> Manifest:
     """The inverse of `encode_manifest`; ValueError, TypeError or KeyError for anything else."""
-    document = json.loads(data)
+    try:
+        return _decoded(json.loads(data))
+    except (AttributeError, RecursionError) as error:
+        raise ValueError(f"it is malformed ({error})") from error
+
+
+def _decoded(document: dict[str, Any]) -> Manifest:
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']!r}")
     return Manifest(
-        format=document["format"],
-        compression=document["compression"],
-        plan_id=document["plan_id"],
-        dataset_id=document["dataset_id"],
+        format=_name(document["format"]),
+        compression=_text(document["compression"]),
+        plan_id=_text(document["plan_id"]),
+        dataset_id=_name(document["dataset_id"]),  # part of a staged folder's name
         shards=tuple(_decode_shard(entry) for entry in document["shards"]),
-        options=document["options"],
-        membership=document["membership"],
-        ledger=document["ledger"],
+        options=_table(document["options"]),
+        membership=_membership(document["membership"]),
+        ledger=_ledger(document["ledger"]),
         parts=parts_from(document["parts"]),
-        labels=file_record(document["labels"]) if document["labels"] else None,
-        created_by=document["created_by"],
+        labels=_safe(file_record(document["labels"])) if document["labels"] else None,
+        created_by=_table(document["created_by"]),
         side_files=tuple(_safe(file_record(record)) for record in document.get("side_files", ())),
     )
 
@@ -261,12 +268,12 @@ def _decode_shard(entry: dict[str, Any]) -> ManifestShard:
     if not entry["files"]:
         raise ValueError("a shard without files")
     return ManifestShard(
-        split=str(entry["split"]),
+        split=_name(entry["split"]),
         files=tuple(_safe(file_record(record)) for record in entry["files"]),
         index=_safe(file_record(entry["index"])) if entry["index"] else None,
-        num_samples=int(entry["samples"]),
-        payload_bytes=int(entry["payload_bytes"]),
-        raw_bytes=int(entry.get("raw_bytes", 0)),
+        num_samples=_count(entry["samples"]),
+        payload_bytes=_count(entry["payload_bytes"]),
+        raw_bytes=_count(entry.get("raw_bytes", 0)),
         raw_xxh3_128=str(entry.get("raw_xxh3_128", "")),
         packed=_safe(file_record(entry["packed"])) if entry.get("packed") else None,
     )
@@ -274,6 +281,47 @@ def _decode_shard(entry: dict[str, Any]) -> ManifestShard:
 
 def _safe(record: FileRecord) -> FileRecord:
     """`record`, where its path stays inside the data set's folder."""
-    if record.path.startswith("/") or ".." in record.path.split("/"):
-        raise ValueError(f"path {record.path!r} leads out of the folder")
+    names = record.path.split("/")
+    if names[0] == "" or ".." in names or "\0" in record.path:
+        raise ValueError(f"path {record.path!r} leads out of the folder, or is none")
+    _count(record.num_bytes)
     return record
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} where a text should be")
+    return value
+
+
+def _name(value: Any) -> str:
+    """A text that may become part of a file's name."""
+    if "/" in _text(value) or "\0" in value:
+        raise ValueError(f"{value!r} where a name should be")
+    return str(value)
+
+
+def _count(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number < MAX_COUNT:
+        raise ValueError(f"a number of {number}")
+    return number
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} where a table should be")
+    return value
+
+
+def _membership(value: Any) -> dict[str, Any]:
+    if not isinstance(_table(value).get("seed", 0), int):
+        raise TypeError(f"seed {value['seed']!r}")
+    return _table(value)
+
+
+def _ledger(value: Any) -> dict[str, Any]:
+    """Sums of entries; empty where none were counted."""
+    if _table(value):
+        list(map(_count, (value["seen"], value["packed"], value["failed"], *value["ignored"].values())))
+    return _table(value)

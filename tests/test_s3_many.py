@@ -85,6 +85,18 @@ class Shelf:
         pass
 
 
+class Cut(Shelf):
+    """A store that says of a range beyond the end what is wrong, in 300 bytes."""
+
+    def exchange(self, request: Request, into: Into | None = None) -> Response:
+        return Response(416, {}, b"x" * 300, 300)
+
+
+def test_an_error_document_as_long_as_the_range_is_not_its_bytes() -> None:
+    with pytest.raises(SourceChanged, match="it ends before"):
+        get_one(client_of(Cut({})), Get("b", "k", 300, offset=1000))
+
+
 def client_of(shelf: Shelf) -> S3Client:
     return S3Client(S3Settings(), shelf, Pace(sleep=lambda _: None))
 

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from shardtool.errors import UsageProblem
+from shardtool.storage import open_place
 from shardtool.storage.s3.address import address_of, needs_boto3, object_url, split_url
 from shardtool.storage.s3.place import S3Place
 from shardtool.storage.s3.settings import S3Settings, apply_s3_options
@@ -52,6 +53,13 @@ def test_an_empty_environment_means_aws_and_the_thin_engine() -> None:
         ("SHARDTOOL_S3_RETRY_SECONDS", "-1", "expected seconds"),
         ("SHARDTOOL_S3_RETRY_SECONDS", "inf", "expected seconds"),
         ("AWS_ENDPOINT_URL", "store.example", "http:// or https://"),
+        ("AWS_ENDPOINT_URL", "http://", "no host"),
+        ("AWS_ENDPOINT_URL", "http://a store", "no host"),
+        ("AWS_ENDPOINT_URL", "http://store:x", "Port"),
+        ("AWS_ENDPOINT_URL", "http://store:99999", "Port"),
+        ("AWS_ENDPOINT_URL", "http://[::1", "IPv6"),
+        ("AWS_ENDPOINT_URL", "http://store..example", "label"),
+        ("AWS_ENDPOINT_URL", "http://store/?region=x", "no place"),
     ],
 )
 def test_a_variable_with_a_wrong_word_is_named(name: str, value: str, said: str) -> None:
@@ -106,6 +114,18 @@ def test_urls_are_taken_apart_without_a_change(url: str, bucket: str, key: str) 
     assert split_url(url) == (bucket, key)
 
 
+@pytest.mark.parametrize("url", ["s3://my bucket/x", "s3://b\n/x", "s3://\u6876/x", "s3://b/\udcff"])
+def test_names_that_no_store_has_are_refused(url: str) -> None:
+    with pytest.raises(UsageProblem, match=r"no bucket is called|not UTF-8"):
+        split_url(url)
+
+
+@pytest.mark.parametrize("url", ["S3://bucket/out", "s3:/bucket/out", "GS://bucket/out"])
+def test_a_slip_in_a_url_makes_no_folder_of_that_name(url: str) -> None:
+    with pytest.raises(UsageProblem, match="neither a folder nor an s3:// URL"):
+        open_place(url)
+
+
 @pytest.mark.parametrize("url", ["s3://", "s3:///key", "gs://b/k", "b/k"])
 def test_urls_without_a_bucket_are_refused(url: str) -> None:
     with pytest.raises(UsageProblem, match=r"no bucket|no URL"):
@@ -157,6 +177,7 @@ def test_a_place_names_its_objects_and_travels_to_workers() -> None:
     place = pickle.loads(pickle.dumps(S3Place("s3://bucket/out/")))
     assert (place.url, place.bucket, place.prefix, place.is_local) == ("s3://bucket/out", "bucket", "out/", False)
     assert place.shown("data/x.tar") == "s3://bucket/out/data/x.tar"
+    assert place.shown("a\nb") == "s3://bucket/out/a\nb"  # what is shown can be opened
     assert S3Place("s3://bucket").key("x") == "x"
 
 

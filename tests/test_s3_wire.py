@@ -6,12 +6,14 @@ import contextlib
 import itertools
 import socket
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from shardtool.errors import UsageProblem
 from shardtool.storage.s3.address import Address
 from shardtool.storage.s3.connections import Connections
 from shardtool.storage.s3.exchange import Broken, NotTaken, Pieces, Response
@@ -116,6 +118,7 @@ def test_a_head_has_no_body_whatever_its_length_says() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n12345", 5),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n", 5),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfive\r\n", 0),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n12345\r\n", 0),
         (b"SSH-2.0-OpenSSH_9.2\r\n", 0),
         (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"\r\n", 0),
         (b"HTTP/1.1 200 OK\r\nlong: " + b"x" * 70_000 + b"\r\n\r\n", 0),
@@ -190,3 +193,9 @@ def test_the_rest_of_pieces_begins_where_it_was_cut() -> None:
     rest = whole[30:][20:]
     rest.hand_on(2, 5)
     assert (len(whole), len(rest), starts) == (100, 50, [(b"ab", 55)])
+
+
+def test_certificates_that_cannot_be_read_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere.pem")
+    with says([b""]) as (address, _), pytest.raises(UsageProblem, match=r"AWS_CA_BUNDLE=/nowhere\.pem: No such file"):
+        ask(replace(address, is_tls=True))

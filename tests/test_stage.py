@@ -403,6 +403,22 @@ def test_a_manifest_that_is_none_is_an_error(tmp_path: Path, text: str) -> None:
     assert not (tmp_path / "nvme").exists()
 
 
+@pytest.mark.parametrize("place", ["labels", "dataset_id"])
+def test_a_manifest_cannot_lead_out_of_the_target(tmp_path: Path, place: str) -> None:
+    out = tmp_path / "out"
+    pack(make_tree(tmp_path / "src", {"a/1.jpg": b"x", "b/2.jpg": b"y"}), out, label_from="parent")
+    (out / "labels.json").rename(tmp_path / "outside.json")
+    document = json.loads((out / "manifest.json").read_bytes())
+    if place == "labels":
+        document["labels"]["path"] = "../outside.json"
+    else:
+        document["dataset_id"] = "/../outside"
+    (out / "manifest.json").write_text(json.dumps(document))
+    with pytest.raises(FormatError, match="no manifest of ours"):
+        run_stage(out, tmp_path / "deep" / "nvme")
+    assert not (tmp_path / "deep").exists()
+
+
 def test_a_source_without_a_manifest_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFound, match="no finished data set"):
         run_stage(tmp_path / "nowhere", tmp_path / "nvme")

@@ -324,6 +324,48 @@ def test_a_manifest_that_disagrees_is_found(out: Path, change: str) -> None:
     assert run_cli("verify", out).code == 4
 
 
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"parts": []},
+        {"parts": None},
+        {"membership": None},
+        {"membership": {"seed": "x"}},
+        {"ledger": None},
+        {"ledger": {"seen": "x"}},
+        {"options": None},
+        {"created_by": None},
+        {"format": []},
+        {"dataset_id": 5},
+        {"labels": "x"},
+        {"path": ""},
+        {"path": "/etc/passwd"},
+        {"path": "data/a\0b.tar"},
+        {"bytes": -5},
+        {"bytes": 1 << 70},
+        {"samples": -1},
+        {"split": "../x"},
+    ],
+)
+def test_a_malformed_manifest_is_damage_for_every_reader_of_it(out: Path, spoiled: dict[str, Any]) -> None:
+    document = json.loads((out / "manifest.json").read_bytes())
+    for name, value in spoiled.items():
+        shard = document["shards"][0]
+        place = shard["files"][0] if name in ("path", "bytes") else shard if name in shard else document
+        place[name] = value
+    data = json.dumps(document).encode()
+    (out / "manifest.json").write_bytes(data)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        decode_manifest(data)
+    assert kinds(check(out)) == {"manifest"}
+    assert run_cli("stats", out).code == 4
+
+
+def test_a_deep_manifest_is_damage(out: Path) -> None:
+    (out / "manifest.json").write_text("[" * 100_000)
+    assert kinds(check(out)) == {"manifest"}
+
+
 def test_a_manifest_with_consistent_sums_but_a_wrong_index_count_is_found(out: Path) -> None:
     """As when the samples of one shard are miscounted and everything else is made to fit."""
     shutil.rmtree(out / ".shardtool")

@@ -134,7 +134,7 @@ def _objects(source: str) -> list[str]:
     if len(urls) > 1 or _suffix(source):
         return urls
     place = open_place(source)
-    urls = sorted((place.shown(stat.path) for stat in place.list() if _suffix(stat.path)), key=natural)
+    urls = sorted((f"{place.url}/{stat.path}" for stat in place.list() if _suffix(stat.path)), key=natural)
     if not urls:
         raise SourceNotFound(
             f"{source} holds no data set, and no shards, archives or tables",

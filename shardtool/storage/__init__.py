@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["REMOTE_SCHEME", "is_remote", "open_place"]
 
 REMOTE_SCHEME = "s3://"
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://|s3:/", re.IGNORECASE)
 
 
 def is_remote(url: str) -> bool:

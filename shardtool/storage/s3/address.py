@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 SCHEME = "s3://"
 _ARN = re.compile(r"(arn:[^/]*:(?:accesspoint|outpost)/[^/]+(?:/accesspoint/[^/]+)?)(?:/(.*))?", re.DOTALL)
+_BUCKET = re.compile(r"[A-Za-z0-9._:$/-]+")  # `:` and `$` in those of Ceph's tenants and in ARNs, `/` in ARNs alone
+_UNDECODED = re.compile("[\udc80-\udcff]")  # bytes of the command line that are not UTF-8
 _HOST_LABEL = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
@@ -37,7 +39,7 @@ def split_url(url: str) -> tuple[str, str]:
     """(bucket, key) of `s3://bucket/key`; the key may be empty, hold `//`, `..`, `?`, `#` or any other character.
 
     Raises:
-        UsageProblem: no s3 URL, or one without a bucket.
+        UsageProblem: no s3 URL, or one without a bucket, or with a name that no store has.
     """
     rest = url.removeprefix(SCHEME)
     if rest == url:
@@ -46,6 +48,12 @@ def split_url(url: str) -> tuple[str, str]:
     bucket, key = (found.group(1), found.group(2) or "") if found else _halves(rest)
     if not bucket:
         raise UsageProblem(f"{url!r} names no bucket", hint="write s3://BUCKET/PREFIX")
+    if not _BUCKET.fullmatch(bucket):
+        raise UsageProblem(
+            f"{url!r}: no bucket is called {bucket!r}", hint="names of buckets have letters, digits, dots and hyphens"
+        )
+    if _UNDECODED.search(key):
+        raise UsageProblem(f"{url!a} is not UTF-8, as all names in an object store are", hint="check the spelling")
     return bucket, key
 
 

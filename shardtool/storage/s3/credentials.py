@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import AccessDenied
+from shardtool.storage.s3.settings import checked_endpoint
 from shardtool.storage.s3.signing import Credentials
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class CredentialChain:
             return ""
         services = self.session().full_config.get("services", {}).get(profile.get("services", ""), {})
         url = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url") or ""
-        return str(url).rstrip("/")
+        return checked_endpoint(str(url))
 
     def session(self) -> Any:
         """The botocore session that all of this comes from."""

@@ -62,8 +62,9 @@ def get_one(client: S3Client, get: Get) -> bytearray:
         headers["range"] = f"bytes={get.offset}-{get.offset + get.num_bytes - 1}"
     response = client.request("GET", get.bucket, get.key, headers=headers, into=memoryview(data), allow=(416,))
     size = object_bytes(response) if get.offset is None else get.num_bytes
-    if response.num_bytes != get.num_bytes or size not in (None, get.num_bytes):
-        told = f"{size} bytes" if response.num_bytes == get.num_bytes else "it ends before"
+    is_beyond = response.status == 416  # what came is an error document, of whatever length
+    if is_beyond or response.num_bytes != get.num_bytes or size not in (None, get.num_bytes):
+        told = f"{size} bytes" if response.num_bytes == get.num_bytes and not is_beyond else "it ends before"
         raise changed(object_url(get.bucket, get.key), f"(expected {get.num_bytes} bytes, {told})")
     return data
 

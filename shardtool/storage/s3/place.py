@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from shardtool.errors import RemoteError
 from shardtool.storage.base import Stat, Stretch
-from shardtool.storage.s3.address import object_url, split_url
+from shardtool.storage.s3.address import SCHEME, object_url, split_url
 from shardtool.storage.s3.checksums import body_headers
 from shardtool.storage.s3.client import client_for
 from shardtool.storage.s3.download import object_bytes
@@ -58,8 +58,8 @@ class S3Place:
         return self.prefix + path
 
     def shown(self, path: str) -> str:
-        """`s3://bucket/prefix/path`."""
-        return object_url(self.bucket, self.key(path))
+        """`s3://bucket/prefix/path`, as it can be opened; whoever prints it escapes what would garble a terminal."""
+        return f"{SCHEME}{self.bucket}/{self.key(path)}"
 
     def stat(self, path: str) -> Stat:
         """Size and ETag of one object."""

@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from shardtool.errors import UsageProblem
 
@@ -35,6 +37,7 @@ STALL_SECONDS = 15.0  # a body slower than STALL_BYTES_PER_S for so long is aske
 STALL_BYTES_PER_S = 64 << 10
 READ_BYTES = 1 << 20  # of a body at once
 
+_HOST = re.compile(r"[!-~]+")
 _FALSE = ("", "0", "false", "no", "off")
 
 
@@ -63,7 +66,7 @@ class S3Settings:
         """
         env = os.environ if environ is None else environ
         return cls(
-            endpoint_url=_endpoint(env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or ""),
+            endpoint_url=checked_endpoint(env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or ""),
             region=env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "",
             engine=_choice(env, "SHARDTOOL_S3_ENGINE", ENGINES),
             checksums=_choice(env, "SHARDTOOL_S3_CHECKSUMS", CHECKSUMS),
@@ -92,7 +95,7 @@ def apply_s3_options(
     """
     env = os.environ if environ is None else environ
     if endpoint_url:
-        env["AWS_ENDPOINT_URL_S3"] = _endpoint(endpoint_url)
+        env["AWS_ENDPOINT_URL_S3"] = checked_endpoint(endpoint_url)
     if no_sign_request:
         env["SHARDTOOL_NO_SIGN_REQUEST"] = "1"
     if s3_engine:
@@ -102,14 +105,33 @@ def apply_s3_options(
     S3Settings.from_environ(env)
 
 
-def _endpoint(url: str) -> str:
+def checked_endpoint(url: str) -> str:
+    """`url` without a slash at its end; "" stays.
+
+    Raises:
+        UsageProblem: it is no http or https URL of a host.
+    """
     if "@" in url:  # never echoed: what stands before the @ may be a secret
         raise UsageProblem("the endpoint URL holds a user name or an @", hint="give credentials by AWS_* variables")
     if url and not url.startswith(("http://", "https://")):
         raise UsageProblem(
             f"endpoint {url!r} is no URL: expected http:// or https://", hint=f"--endpoint-url https://{url}"
         )
+    if url and (wrong := _what_is_wrong(url)):
+        raise UsageProblem(f"endpoint {url!r}: {wrong}", hint="write it like https://store.example.org:9000")
     return url.rstrip("/")
+
+
+def _what_is_wrong(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+        host.encode("idna")  # as the socket will: an empty or overlong label is an error
+    except ValueError as error:
+        return str(error)
+    if not _HOST.fullmatch(host):
+        return "it names no host"
+    return "a ? or # has no place in it" if parts.query or parts.fragment else ""
 
 
 def _choice(env: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:

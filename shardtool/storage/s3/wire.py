@@ -12,6 +12,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, cast
 
+from shardtool.errors import UsageProblem
 from shardtool.storage.s3.exchange import Response
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ class Wire:
             size = int(text, 16)
         except ValueError:
             raise ConnectionError(f"no size of a chunk: {text[:20]!r}") from None
+        if size < 0:
+            raise ConnectionError(f"no size of a chunk: {text[:20]!r}")
         if size == 0:
             self._headers()
         return size
@@ -171,5 +174,15 @@ def _has_port(host: str) -> bool:
 
 @functools.cache
 def _trust(ca_bundle: str | None) -> ssl.SSLContext:
-    """Trust in the system's certificates, or in those of a file; made once, because it costs 10 to 30 ms."""
-    return ssl.create_default_context(cafile=ca_bundle)
+    """Trust in the system's certificates, or in those of a file; made once, because it costs 10 to 30 ms.
+
+    Raises:
+        UsageProblem: the file cannot be read, or holds no certificate.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_bundle)
+    except OSError as error:
+        raise UsageProblem(
+            f"AWS_CA_BUNDLE={ca_bundle}: {error.strerror or error}",
+            hint="name a file of certificates in PEM, or unset it to trust those of the system",
+        ) from error
