@@ -45,6 +45,7 @@ class EntryTable:
     versions: BinaryArray | None = None  # binary[num_entries]: ETags; None for files, whose guard is the mtime
     offsets: Int64Array | None = None  # int64[num_entries]: where in its root, a shard file; None for whole files
     given: tuple[str, ...] = ()  # sources as they were named, where roots are something else
+    files: tuple[str, ...] = ()  # what people know each root by, where they are something else
 
     @property
     def num_entries(self) -> int:
@@ -77,8 +78,13 @@ class EntryTable:
 
     def full_path(self, row: int) -> bytes:
         """Root and path of one row; for messages and lists, not for loops."""
+        root = (self.files or self.roots)[self.root_of(row)]
+        return os.path.join(os.fsencode(root), self.path(row))
+
+    def root_of(self, row: int) -> int:
+        """Row in `roots` of one row; for messages, not for loops."""
         folder = int(np.searchsorted(self.dir_start, row, side="right")) - 1
-        return os.path.join(os.fsencode(self.roots[int(self.dir_root[folder])]), self.path(row))
+        return int(self.dir_root[folder])
 
     def path(self, row: int) -> bytes:
         """Path of one row below its root; for messages, not for loops."""

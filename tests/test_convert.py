@@ -153,6 +153,22 @@ def test_equal_keys_of_two_sources_are_refused(tree: Path, tmp_path: Path) -> No
     assert "are there twice" in done.err
 
 
+def test_a_key_in_two_sources_is_told_with_both_files(tmp_path: Path) -> None:
+    one = tar_of(tmp_path / "one.tar", {"a/1.txt": b"x", "a/2.txt": b"y"}, "w")
+    row = {"key": "a/2", "txt": "z"}
+    (tmp_path / "two.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "three.jsonl").write_text(json.dumps(row) + "\n")
+    for sources in ((one, tmp_path / "two.jsonl"), (tmp_path / "two.jsonl", tmp_path / "three.jsonl")):
+        ran = run_cli("convert", *sources, tmp_path / "out")
+        assert ran.code == 5
+        first, second = (f"{source}/a/2.txt" for source in sources)
+        assert f"{first} and {second}" in ran.err
+    ran = run_cli("convert", one, tmp_path / "two.jsonl", tmp_path / "out", "--on-duplicate", "first", "-q")
+    assert ran.code == 0
+    *_, entry = json_lines(tmp_path / "out" / ".shardtool" / "ignored.jsonl")
+    assert entry["path"] == f"{tmp_path}/two.jsonl/a/2.txt"
+
+
 def test_include_chooses_parts(tree: Path, tmp_path: Path) -> None:
     pack(tree, tmp_path / "a")
     document = convert(tmp_path / "a", tmp_path / "b", include="*.txt")

@@ -183,6 +183,9 @@ def test_roots_are_merged_sample_by_sample() -> None:
 def test_the_same_file_in_two_roots_is_a_part_that_is_there_twice() -> None:
     with pytest.raises(DuplicateKey, match="part is there twice") as caught:
         grouped([b"a.jpg", b"a.jpg"], roots=[0, 1])
+    first, second = caught.value.message.splitlines()[-1].split(" and ")
+    assert first.strip() != second
+    assert first.endswith("/a.jpg")
     assert "--on-duplicate" in caught.value.hint
     assert caught.value.where == {"key": "a"}
 

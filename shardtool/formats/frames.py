@@ -127,9 +127,13 @@ class Frames:
             raise CorruptShard("the index has a table of frames that does not fit its shard")
         return cls(offsets, frame_bytes, raw_bytes)
 
+    def meta(self) -> dict[str, Any]:
+        """What the metadata of an index tell, `raw_bytes` among it."""
+        return {"frame_bytes": self.frame_bytes, "frames": list(self.offsets), "raw_bytes": self.raw_bytes}
+
     def stamp(self, written: WrittenShard, raw_xxh3_128: str) -> WrittenShard:
         """`written` with what a reader needs to find raw bytes."""
-        meta = {**written.meta, "frame_bytes": self.frame_bytes, "frames": list(self.offsets)}
+        meta = {**written.meta, **self.meta()}
         return replace(written, meta=meta, raw_bytes=self.raw_bytes, raw_xxh3_128=raw_xxh3_128)
 
     @property

@@ -183,10 +183,9 @@ def _resolve_duplicates(table: SampleTable, policy: str, ignored: Tally) -> Samp
     again = np.flatnonzero((table.part_name[1:] == table.part_name[:-1]) & ~is_first[1:-1]) + 1
     if len(again) == 0:
         return table
-    path = table.entries.path
     rows = table.part_entry
     if policy == "error":
-        examples = [f"{_show(path(int(rows[part - 1])))} and {_show(path(int(rows[part])))}" for part in again[:5]]
+        examples = [_pair(table.entries, int(rows[part - 1]), int(rows[part])) for part in again[:5]]
         raise _duplicate_parts(table, again, examples)
     drop = np.zeros(len(rows), bool)
     drop[again] = True
@@ -195,6 +194,12 @@ def _resolve_duplicates(table: SampleTable, policy: str, ignored: Tally) -> Samp
     for part in np.flatnonzero(drop).tolist():
         ignored.add("duplicate", table.entries.full_path(int(rows[part])))
     return _drop_parts(table, drop)
+
+
+def _pair(entries: EntryTable, first: int, second: int) -> str:
+    """Two entries by their paths, with the root or shard that each lies in where these are two."""
+    path = entries.path if entries.root_of(first) == entries.root_of(second) else entries.full_path
+    return f"{_show(path(first))} and {_show(path(second))}"
 
 
 def _drop_parts(table: SampleTable, drop: Any) -> SampleTable:

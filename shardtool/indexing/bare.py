@@ -12,7 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shardtool.errors import DestinationError, DestinationExists, DuplicateKey, UsageProblem
-from shardtool.indexing.bare_shards import find_shards, is_folder, read_bare, split_of
+from shardtool.indexing.bare_shards import find_shards, is_folder, split_of
+from shardtool.indexing.raw_copy import read_shard
 from shardtool.indexing.rebuild import RebuildResult, discard, index_spool, put_in_place, run_bare
 from shardtool.indexing.rebuild_shard import BareJob
 from shardtool.manifest import (
@@ -63,6 +64,7 @@ def index_foreign(places: Sequence[str], pool: WorkerPool, say: Say, *, out: str
     began = time.monotonic()
     _check_places(places, out)
     paths = [absolute(path) for path in find_shards(places)]
+    _check_alike(paths)
     paths.sort(key=lambda path: (_rank(split_of(path)), split_of(path)))
     root = absolute(out) if out else _common_root(places, paths)
     names = _link_names(root, paths) if out else [_below(path, root) for path in paths]
@@ -102,6 +104,16 @@ def _check_places(places: Sequence[str], out: str) -> None:
         raise UsageProblem(
             "some shards lie in a folder, others in an object store: one data set lies in one place",
             hint="index each by itself",
+        )
+
+
+def _check_alike(paths: list[str]) -> None:
+    packed = [path for path in paths if path.endswith(".zst")]
+    if packed and len(packed) < len(paths):
+        raise UsageProblem(
+            f"{len(packed):,} of {plural(len(paths), 'shard')} are compressed, and a data set is or is not",
+            hint="index each kind by itself, '*.tar' and '*.tar.zst', the second with --out-dir DIR",
+            where={"path": packed[0]},
         )
 
 
@@ -178,8 +190,8 @@ def _check_unique(paths: list[str], results: list[BareResult]) -> None:
     first, again = find_repeats([result.key_hashes for result in results])
     shown = []
     for (one, sample), (two, other) in zip(first[:5].tolist(), again[:5].tolist(), strict=True):
-        key = read_bare(paths[two]).keys[other]
-        if read_bare(paths[one]).keys[sample] == key:
+        key = read_shard(paths[two]).keys[other]
+        if read_shard(paths[one]).keys[sample] == key:
             text = key.decode("utf-8", "backslashreplace")
             shown.append(f"\n  {text!r}  in {os.path.basename(paths[one])} and {os.path.basename(paths[two])}")
     if shown:
@@ -192,7 +204,15 @@ def _check_unique(paths: list[str], results: list[BareResult]) -> None:
 
 def _manifest(results: list[BareResult], splits: list[str], labels: FileRecord | None) -> Manifest:
     shards = tuple(
-        ManifestShard(split, (result.file,), result.index, result.num_samples, result.payload_bytes)
+        ManifestShard(
+            split,
+            (result.file,),
+            result.index,
+            result.num_samples,
+            result.payload_bytes,
+            raw_bytes=result.raw_bytes,
+            raw_xxh3_128=result.raw_xxh3_128,
+        )
         for split, result in zip(splits, results, strict=True)
     )
     ignored: dict[str, int] = {}
@@ -203,7 +223,7 @@ def _manifest(results: list[BareResult], splits: list[str], labels: FileRecord |
     packed = seen - sum(ignored.values())
     return Manifest(
         format="tar",
-        compression="none",
+        compression="zstd" if any(result.raw_bytes for result in results) else "none",
         plan_id="",
         dataset_id=dataset_identity(labels, shards),
         shards=shards,

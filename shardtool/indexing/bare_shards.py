@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shardtool.model import BinaryArray, Int64Array
 
 FOREIGN_LAYOUT = "tar/other"  # a tar whose bytes do not follow from names and sizes
-SUFFIX = ".tar"
+SUFFIXES = (".tar", ".tar.zst")
 _GLOB = re.compile(r"[*?\[]")
 _WORD = re.compile(r"[A-Za-z]+")
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
@@ -136,7 +136,7 @@ def _refuse_compressed(path: str, head: bytes) -> None:
         if head.startswith(magic):
             raise UnknownFormat(
                 f"{path} is compressed with {name}; samples in it cannot be reached by their offsets",
-                hint="decompress it first, or unpack it and pack the folder",
+                hint="decompress it first, or shardtool convert packs its samples anew",
                 where={"path": path},
             )
 
@@ -197,7 +197,7 @@ def find_shards(places: Sequence[str]) -> list[str]:
         paths = _shards_at(place)
         if not paths:
             raise SourceNotFound(
-                f"{place} holds no {SUFFIX} shards" if _is_there(place) else f"{place} does not exist",
+                f"{place} holds no {' or '.join(SUFFIXES)} shards" if _is_there(place) else f"{place} does not exist",
                 hint="name a folder with shards, or shards: 'dir/train-{000..099}.tar'",
                 where={"path": place},
             )
@@ -209,7 +209,7 @@ def is_folder(place: str) -> bool:
     """Whether `place` is a folder, or a prefix of objects."""
     if not is_remote(place):
         return os.path.isdir(place)
-    return not place.endswith(SUFFIX) and next(iter(open_place(place).list()), None) is not None
+    return not place.endswith(SUFFIXES) and next(iter(open_place(place).list()), None) is not None
 
 
 def _is_there(place: str) -> bool:
@@ -238,7 +238,7 @@ def _objects_at(url: str) -> list[str]:
     patterns = expand_braces(url)
     if len(patterns) > 1:
         return patterns
-    if url.endswith(SUFFIX) and not _GLOB.search(url):
+    if url.endswith(SUFFIXES) and not _GLOB.search(url):
         place, name = split_file(url)
         return [url] if exists(place, name) else []
     if found := _GLOB.search(url):
@@ -246,7 +246,7 @@ def _objects_at(url: str) -> list[str]:
         urls = [f"{top}/{stat.path}" for stat in open_place(top).list()]
         return sorted((one for one in urls if _matches(one, url)), key=natural)
     place = open_place(url)
-    names = [stat.path for stat in place.list() if stat.path.endswith(SUFFIX)]
+    names = [stat.path for stat in place.list() if stat.path.endswith(SUFFIXES)]
     inner = [name for name in names if name.startswith(f"{DATA}/")]
     chosen = inner or [name for name in names if "/" not in name]
     return [place.shown(name) for name in sorted(chosen, key=lambda name: (os.path.dirname(name), natural(name)))]
@@ -260,7 +260,7 @@ def _matches(url: str, pattern: str) -> bool:
 def _tars_in(folder: str) -> Iterable[str]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(SUFFIX) and not entry.name.startswith(".") and entry.is_file():
+            if entry.name.endswith(SUFFIXES) and not entry.name.startswith(".") and entry.is_file():
                 yield os.path.join(folder, entry.name)
 
 

@@ -25,6 +25,7 @@ from shardtool.formats.tar_header import TRAILER_BYTES
 from shardtool.index_file import encode_columns, encode_index, index_meta
 from shardtool.indexing.bare_shards import FOREIGN_LAYOUT, read_bare, refuse_problems
 from shardtool.indexing.cache import read_index
+from shardtool.indexing.raw_copy import frames_of, raw_copy
 from shardtool.model import FileRecord, PartTotals, Receipt, ShardRows
 from shardtool.names import index_path
 from shardtool.packing.pack import STAGED, drop_samples, part_totals
@@ -34,7 +35,7 @@ from shardtool.samples import member_names
 from shardtool.storage import open_place
 from shardtool.storage.files import exists, file_size, local_copy, open_stream
 from shardtool.storage.local import LocalFile, temp_name
-from shardtool.verification.digest import digest_frames, digest_shard
+from shardtool.verification.digest import FrameDigests, digest_frames, digest_shard
 
 if TYPE_CHECKING:
     from shardtool.formats import ShardLayout, StructureCheck
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from shardtool.manifest import ManifestShard
     from shardtool.model import Int32Array, Int64Array, ShardSpec, UInt64Array
     from shardtool.verification.digest import ShardDigests
+
+
+ZSTD_SETTINGS = {"compress": "zstd"}  # a shard does not tell its level
 
 
 @dataclass(frozen=True)
@@ -220,6 +224,8 @@ class BareResult:
     num_members: int
     skipped: dict[str, int]
     key_hashes: UInt64Array
+    raw_bytes: int = 0  # of a compressed shard
+    raw_xxh3_128: str = ""
 
 
 def index_bare(job: BareJob, shard: int) -> BareResult | ShardtoolError:
@@ -233,11 +239,13 @@ def index_bare(job: BareJob, shard: int) -> BareResult | ShardtoolError:
 def _index_bare(job: BareJob, shard: int) -> BareResult:
     path, place = job.paths[shard], index_path(shard, len(job.paths))
     with local_copy(path) as copy:
-        bare = read_bare(copy, path)
-        refuse_problems(path, bare)
-        rows = bare.rows()
-        is_ours, found, digests = _digests(copy, bare, rows)
-        labels = _labels(copy, bare) if job.has_labels else None
+        frames = frames_of(copy, path)
+        with raw_copy(copy, path) as raw:
+            bare = read_bare(raw, path)
+            refuse_problems(path, bare)
+            rows = bare.rows()
+            is_ours, found, digests = _digests(copy, raw, frames, bare, rows)
+            labels = _labels(raw, bare) if job.has_labels else None
     record = FileRecord(job.places[shard], found.file.num_bytes, found.file.hexdigest())
     if job.known.get(shard, record.xxh3_128) != record.xxh3_128:
         raise CorruptShard(
@@ -257,7 +265,8 @@ def _index_bare(job: BareJob, shard: int) -> BareResult:
         part_bytes=bare.part_sizes,
         part_xxh3_64=digests,
         source=rows.source,
-        meta=index_meta("tar", "tar/1" if is_ours else FOREIGN_LAYOUT, record, found.file.blocks()),
+        meta=index_meta("tar", "tar/1" if is_ours else FOREIGN_LAYOUT, record, found.file.blocks())
+        | ({} if frames is None else {"settings": ZSTD_SETTINGS, **frames.meta()}),
     )
     temp = temp_name(place, f"index-{shard}")
     index = _put_temp(job.spool or job.out, temp, encoded)
@@ -272,6 +281,8 @@ def _index_bare(job: BareJob, shard: int) -> BareResult:
         num_members=bare.num_members,
         skipped=bare.skipped(),
         key_hashes=np.fromiter(map(xxhash.xxh3_64_intdigest, bare.keys), np.uint64, len(bare.keys)),
+        raw_bytes=0 if frames is None else frames.raw_bytes,
+        raw_xxh3_128=found.raw_xxh3_128 if isinstance(found, FrameDigests) else "",
     )
 
 
@@ -286,16 +297,25 @@ def _put_temp(out: str, temp: str, data: bytes) -> FileRecord:
     return file.record()
 
 
-def _digests(path: str, bare: BareShard, rows: ShardRows) -> tuple[bool, ShardDigests, UInt64Array]:
-    """(whether every byte follows from names and sizes as in shards of ours, digests, those of the parts)."""
+def _digests(
+    path: str, raw: str, frames: Frames | None, bare: BareShard, rows: ShardRows
+) -> tuple[bool, ShardDigests, UInt64Array]:
+    """(whether every byte follows from names and sizes as in shards of ours, digests, those of the parts).
+
+    `path` is the shard, `raw` the tar that it decompresses to, where it has `frames`.
+    """
     layout = layout_of(rows, member_names(rows))
     is_ours = np.array_equal(layout.part_offset, bare.part_offset) and (
         int(layout.member_start[-1]) + TRAILER_BYTES == bare.num_bytes
     )
     check = HeaderCheck(rows, bare.part_offset) if is_ours else None
     places, firsts, again = np.unique(bare.part_offset, return_index=True, return_inverse=True)
-    found = digest_shard(path, places, bare.part_sizes[firsts], check.look if check else None)
-    return check is not None and not check.bad_parts(path), found, found.parts[again]
+    look = check.look if check else None
+    if frames is None:
+        found = digest_shard(path, places, bare.part_sizes[firsts], look)
+    else:
+        found = digest_frames(path, frames, places, bare.part_sizes[firsts], look)
+    return check is not None and not check.bad_parts(raw), found, found.parts[again]
 
 
 def _kept_index(job: BareJob, place: str, record: FileRecord, bare: BareShard) -> bytes | None:

@@ -75,6 +75,7 @@ def _look_at_dataset(file: SourceFile) -> Members:
         labels, names = labels_of(dataset, index)
         return Members(
             root=PREFIX + file.path,
+            file=file.path,
             paths=member_paths(index),
             offsets=index.part_offset.astype(np.int64),
             sizes=index.part_bytes.astype(np.int64),
@@ -133,6 +134,7 @@ def _look_at_tar(file: SourceFile) -> Members:
             paths.append(path)
     return Members(
         root=PREFIX + file.path,
+        file=file.path,
         paths=columns.binary(paths),
         offsets=members.data_offset[rows],
         sizes=members.sizes[rows],
@@ -169,6 +171,7 @@ def _look_at_records(file: SourceFile) -> Members:
         sizes.append(cell.size)
     return Members(
         root=PREFIX + file.path,
+        file=file.path,
         paths=columns.binary(paths),
         offsets=np.array(offsets, np.int64),
         sizes=np.array(sizes, np.int64),

@@ -8,7 +8,7 @@ offset where it lies there. Memory: columns, and 20 bytes for each change of fol
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Members:
     """The parts of one shard file."""
 
     root: str  # as sources.opening reads it: `range:PATH`
+    file: str  # path or URL of the source file
     paths: BinaryArray  # binary[num_parts], KEY.PART
     offsets: Int64Array  # int64[num_parts]
     sizes: Int64Array  # int64[num_parts]
@@ -70,7 +71,8 @@ def scan_result(
 
 
 def _table(found: Sequence[Members], given: tuple[str, ...]) -> EntryTable:
-    roots = {members.root: number for number, members in enumerate(found)}
+    files = {members.root: members.file for members in found}
+    roots = {root: number for number, root in enumerate(files)}
     folders: list[bytes] = []
     folder_root: list[Any] = []
     starts: list[Any] = []
@@ -95,6 +97,7 @@ def _table(found: Sequence[Members], given: tuple[str, ...]) -> EntryTable:
         versions=pa.concat_arrays(digests) if digests else pa.array([], pa.binary()),
         offsets=_concatenate([members.offsets for members in found], np.int64),
         given=given,
+        files=tuple(files.values()),
     )
 
 
@@ -149,18 +152,13 @@ def _reason(path: bytes, rules: NameRules, *, is_dataset: bool) -> tuple[str, st
 
 def take(members: Members, rows: Int64Array) -> Members:
     """The given parts of `members`."""
-    return Members(
-        members.root,
-        columns.take(members.paths, rows),
-        members.offsets[rows],
-        members.sizes[rows],
-        members.mtime_ns,
-        None if members.digests is None else members.digests[rows],
-        members.split,
-        None if members.labels is None else members.labels[rows],
-        members.label_names,
-        members.ignored,
-        members.is_dataset,
+    return replace(
+        members,
+        paths=columns.take(members.paths, rows),
+        offsets=members.offsets[rows],
+        sizes=members.sizes[rows],
+        digests=None if members.digests is None else members.digests[rows],
+        labels=None if members.labels is None else members.labels[rows],
     )
 
 

@@ -105,6 +105,7 @@ def _unpack(job: SpoolJob, number: int, file: SourceFile) -> Members:
 def _members(path: str, places: _Places, stream: Stream, file: SourceFile) -> Members:
     return Members(
         root=PREFIX + path,
+        file=file.path,
         paths=places.paths(),
         offsets=np.array(places.offsets, np.int64),
         sizes=np.array(places.sizes, np.int64),

@@ -1,4 +1,6 @@
-"""Tar shards without a manifest: is their structure sound. No digest is known of them, so payload cannot be checked."""
+"""Tar shards without a manifest: is their structure sound. No digest is known of them, so payload cannot be checked,
+save that of compressed ones, whose frames end in checksums.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import numpy as np
 import xxhash
 
 from shardtool.errors import FormatError
-from shardtool.indexing.bare_shards import find_shards, read_bare
+from shardtool.indexing.bare_shards import find_shards
+from shardtool.indexing.raw_copy import read_shard
 from shardtool.storage.files import file_size
 from shardtool.verification.repeats import find_repeats
 from shardtool.verification.shard import MAX_FAULTS, Fault
@@ -78,7 +81,7 @@ def check_bare(paths: list[str], shard: int) -> BareReport:
     path, report = paths[shard], BareReport()
     try:
         report.num_bytes = file_size(path)
-        bare = read_bare(path)
+        bare = read_shard(path)
     except FormatError as error:
         offset = error.where.get("offset")
         report.faults.append(Fault("structure", error.message, path, shard, offset, _bytes(error.where.get("key"))))
@@ -111,7 +114,7 @@ def _duplicates(paths: list[str], reports: list[BareReport]) -> Iterator[Fault]:
     differs = first[:, 0] != again[:, 0]
     first, again = first[differs], again[differs]
     for (one, sample), (two, other) in zip(first[:MAX_FAULTS].tolist(), again[:MAX_FAULTS].tolist(), strict=True):
-        there, here = read_bare(paths[one]), read_bare(paths[two])
+        there, here = read_shard(paths[one]), read_shard(paths[two])
         key, offset = here.keys[other], int(here.offset[other])
         if there.keys[sample] == key:
             shown = key.decode("utf-8", "backslashreplace")

@@ -23,14 +23,15 @@ from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES
 from shardtool.formats.unpacked import fitted
 from shardtool.hashing import BLOCK_BYTES, digest_chunks
 from shardtool.index_file import decode_index, extent_fault, open_index
-from shardtool.indexing.bare_shards import FOREIGN_LAYOUT, differences, read_bare
+from shardtool.indexing.bare_shards import FOREIGN_LAYOUT, differences
+from shardtool.indexing.raw_copy import read_shard
 from shardtool.model import ShardRows
 from shardtool.packing.pack import part_totals
 from shardtool.packing.receipts import digest_of
 from shardtool.reading.reading import Dataset
 from shardtool.samples import member_names
 from shardtool.storage import open_place
-from shardtool.storage.files import file_size, local_copy, open_stream
+from shardtool.storage.files import file_size, open_stream
 from shardtool.units import plural
 from shardtool.verification.digest import FrameDigests, ShardDigests, digest_frames, digest_shard, distinct_parts
 
@@ -288,7 +289,7 @@ def _look_at_ends(job: VerifyJob, report: ShardReport, index: ShardIndex) -> Non
     record, rows = job.shards[report.shard], rows_of(index)
     is_ours = index.meta["layout"] != FOREIGN_LAYOUT
     if record.packed is None:
-        first, last = format_of(index).ends(rows, member_names(rows)) if is_ours else (b"", bytes(TRAILER_BYTES))
+        first, last = format_of(index).ends(rows, member_names(rows)) if is_ours else (b"", _foreign_end(index))
     elif index.meta["format"] == "tar":
         first, last = get_format("tar").ends(rows, member_names(rows))
     else:
@@ -300,6 +301,10 @@ def _look_at_ends(job: VerifyJob, report: ShardReport, index: ShardIndex) -> Non
         _add(report, record, "structure", f"does not begin with {_shown(index, 0)}", offset=0, key=index.key(0))
     if tail != last:
         _add(report, record, "structure", f"does not end as {index.meta['format']} shards do", offset=offset)
+
+
+def _foreign_end(index: ShardIndex) -> bytes:
+    return b"" if "frames" in index.meta else bytes(TRAILER_BYTES)
 
 
 def _read_all(job: VerifyJob, report: ShardReport, index: ShardIndex | None) -> None:
@@ -352,8 +357,7 @@ def _index_problem(
         return "its frames do not decompress to the bytes that were packed"
     if index.meta["layout"] != FOREIGN_LAYOUT:
         return ""
-    with local_copy(path) as copy:
-        return differences(read_bare(copy), index)
+    return differences(read_shard(path), index)
 
 
 def _read_rows(job: VerifyJob, report: ShardReport, index: ShardIndex) -> None:
