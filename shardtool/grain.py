@@ -137,7 +137,8 @@ class ShardSampler:
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         if not 0 <= index < len(self):
             raise IndexError(f"there is no position {index} among {len(self)}")
-        rng = np.random.Generator(np.random.Philox(key=[self.order.params.seed, index]))
+        key = np.array([self.order.params.seed, index], np.uint64)  # a list of large integers would become floats
+        rng = np.random.Generator(np.random.Philox(key=key))
         return grain.RecordMetadata(index=index, record_key=self._numbers.at(index), rng=rng)
 
     def __repr__(self) -> str:  # Grain compares it when a checkpoint is restored

@@ -110,3 +110,8 @@ def test_indices_past_the_end_are_refused(source: ShardSource) -> None:
 
 def test_the_page_is_true(tmp_path: Path) -> None:
     assert complaints_about("grain.md", "needs grain", tmp_path) == []
+
+
+def test_large_seeds_differ_in_their_last_bit(source: ShardSource) -> None:
+    drawn = {ShardSampler(source, seed=seed)[3].rng.integers(1 << 60) for seed in range(2**64 - 8, 2**64)}
+    assert len(drawn) == 8
