@@ -75,7 +75,7 @@ class ContentCheck:
         raise UsageProblem(
             f"{key}.{name} is not {KIND_WORDS[self._kinds[part]]}, as other parts called {name} are taken to be:"
             f" it begins with {begin!r}",
-            hint=f"--schema {name}=binary packs {name} as bytes",
+            hint=f"--schema {name}=binary packs {name} as bytes; with --overwrite, or to a new folder",
             where={"key": key, "part": name},
         )
 
