@@ -73,6 +73,14 @@ def convert(*args: str | Path, **options: Any) -> Any:
     return done.json
 
 
+def test_an_unfinished_data_set_is_refused_and_not_taken_for_what_is_there(tmp_path: Path, tree: Path) -> None:
+    pack(tree, tmp_path / "out", shards=3)
+    (tmp_path / "out" / "manifest.json").unlink()
+    refused = run_cli("convert", tmp_path / "out", tmp_path / "again", "--json")
+    assert (refused.code, "is unfinished" in refused.error["message"]) == (5, True)
+    assert not (tmp_path / "again").exists()
+
+
 def test_a_data_set_converted_holds_the_same_samples(tree: Path, tmp_path: Path) -> None:
     pack(tree, tmp_path / "a", shard_size=16 << 10)
     document = convert(tmp_path / "a", tmp_path / "b", shard_size=40 << 10)

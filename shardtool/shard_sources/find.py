@@ -15,6 +15,7 @@ from shardtool.formats import BYTES, CELLS
 from shardtool.indexing.bare_shards import natural
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.names import SPLIT_ALIASES, expand_braces
+from shardtool.planning.plan_file import PLAN_JSON
 from shardtool.reading.reading import Dataset
 from shardtool.storage import is_remote, open_place
 
@@ -64,7 +65,7 @@ def find_sources(sources: Sequence[str]) -> list[SourceFile]:
     """The files behind `sources`, in their order, each once.
 
     Raises:
-        SourceNotFound: a source that does not exist, or a folder that holds nothing of the kind.
+        SourceNotFound: a source that does not exist or is unfinished, or a folder that holds nothing of the kind.
         UsageProblem: a file of a kind that cannot be read.
     """
     found: dict[str, SourceFile] = {}
@@ -97,16 +98,19 @@ def _find(source: str) -> list[SourceFile]:
 
 
 def _is_dataset(source: str) -> bool:
+    """Whether it is a data set of ours, or one that is unfinished: its shards are not all there yet."""
     if is_remote(source):
-        return not _suffix(source) and _has_manifest(source)
+        return not _suffix(source) and any(_has_object(source, name) for name in (MANIFEST, PLAN_JSON))
     with suppress(OSError):
-        return os.path.exists(os.path.join(source, MANIFEST)) or os.path.basename(source) == MANIFEST
+        if os.path.basename(source) == MANIFEST:
+            return True
+        return any(os.path.exists(os.path.join(source, name)) for name in (MANIFEST, PLAN_JSON))
     return False
 
 
-def _has_manifest(url: str) -> bool:
+def _has_object(url: str, name: str) -> bool:
     try:
-        open_place(url.removesuffix("/" + MANIFEST)).stat(MANIFEST)
+        open_place(url.removesuffix("/" + MANIFEST)).stat(name)
     except FileNotFoundError:
         return False
     return True
