@@ -19,13 +19,14 @@ import click
 from shardtool.cli import cli
 from shardtool.cli.output import Session, mute, show_error
 from shardtool.cli.usage import usage_problem
-from shardtool.errors import Interrupted, NoSpace, ShardtoolError
+from shardtool.errors import AccessDenied, Interrupted, NoSpace, ShardtoolError, SourceError, SourceNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
 SIGTERM_CODE = 128 + signal.SIGTERM
+FIRST_FREE_FD = 3  # after stdin, stdout and stderr
 COMPLETE_VARIABLE = "_SHARDTOOL_COMPLETE"
 
 
@@ -35,7 +36,18 @@ class Terminated(KeyboardInterrupt):
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    _open_standard_streams()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_standard_streams() -> None:
+    """Streams that were closed lead nowhere: else the next file that is opened would be one of them."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) < FIRST_FREE_FD:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - they are there until the end
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def run(args: Sequence[str]) -> int:
@@ -95,7 +107,22 @@ def _as_problem(error: BaseException, session: Session) -> ShardtoolError | None
         return NoSpace(
             f"{error.strerror}{place}", hint="free bytes or inodes there, then repeat the command", where=where
         )
+    if isinstance(error, OSError) and error.errno and isinstance(error.filename, (str, bytes)):
+        return _of_system(error, os.fsdecode(error.filename))
     return None
+
+
+def _of_system(error: OSError, path: str) -> SourceError:
+    """What the system says of a path is no bug: permissions, links in a circle, a disk that fails."""
+    kind: type[SourceError] = SourceError
+    hint = "check the path and its storage, then repeat the command"
+    if isinstance(error, PermissionError):
+        kind, hint = AccessDenied, "chmod u+r it (folders: u+rx), or run as its owner"
+    elif isinstance(error, FileNotFoundError):
+        kind, hint = SourceNotFound, "it may have been removed meanwhile: repeat the command when nothing writes there"
+    elif error.errno in (errno.EMFILE, errno.ENFILE):
+        hint = "let a process open more files: ulimit -n 4096"
+    return kind(f"{path} cannot be used: {error.strerror}", hint=hint, where={"path": path})
 
 
 def _report_bug(error: BaseException, session: Session) -> int:

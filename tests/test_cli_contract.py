@@ -205,6 +205,56 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+def shell_line(script: str, folder: Path) -> str:
+    """What a line of bash prints in a folder that holds two files, `src/a.txt` and `src/b.txt`."""
+    (folder / "src").mkdir()
+    for name in "ab":
+        (folder / "src" / f"{name}.txt").write_text(name)
+    program = f'shardtool() {{ {sys.executable} -m shardtool "$@"; }}; '
+    home = os.fspath(Path(__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": home}
+    done = subprocess.run(
+        ["bash", "-c", program + script], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def test_a_reader_of_steps_that_leaves_ends_no_work(tmp_path: Path) -> None:
+    script = "{ sleep 0.5; shardtool pack src out -v; echo $? >&3; } 3>&1 2>&1 >/dev/null | true; ls out"
+    said = shell_line(f"exec 4>&1; {script.replace('3>&1', '3>&4')}", tmp_path).split()
+    assert said == ["0", "data", "index", "manifest.json"]
+
+
+def test_a_full_disk_behind_stderr_changes_no_exit_code(tmp_path: Path) -> None:
+    assert shell_line("shardtool pakc 2>/dev/full; echo $?", tmp_path) == "2"
+
+
+def test_closed_streams_are_streams_that_nobody_reads(tmp_path: Path) -> None:
+    script = "shardtool pack src out <&- 2>&- >&-; echo $?; shardtool pakc 2>&-; echo $?; shardtool verify out -q"
+    said = shell_line(script, tmp_path).splitlines()
+    assert said[:2] == ["0", "2"]
+    assert said[2].startswith("ok ")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "hint"),
+    [
+        (errno.EACCES, "AccessDenied", "chmod"),
+        (errno.ENOENT, "SourceNotFound", "repeat"),
+        (errno.EIO, "SourceError", "storage"),
+        (errno.ELOOP, "SourceError", "path"),
+        (errno.EMFILE, "SourceError", "ulimit -n"),
+    ],
+)
+def test_what_the_system_says_of_a_path_is_no_bug(shell: Shell, number: int, code: str, hint: str) -> None:
+    shell.action = raising(OSError(number, "it will not do", "/out/x"))
+    done = shell("pack", "a", "--json")
+    assert "Traceback" not in done.err
+    assert (done.error["code"], done.error["exit_code"], done.error["where"]) == (code, 5, {"path": "/out/x"})
+    assert "/out/x cannot be used: it will not do" in done.error["message"]
+    assert hint in done.error["hint"]
+
+
 # Usage errors
 
 
@@ -223,6 +273,7 @@ def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
         (["pack", "a", "--format", "webdataset"], "--format: 'webdataset'", "did you mean tar?"),
         (["pack", "a", "--shards", "1GB"], "--shards: '1GB' is not a whole number", "--shard-size 1GB"),
         (["pack", "a", "--shards", "0"], "--shards: 0 is not at least 1", ""),
+        (["pack", "a", "--shards", "9" * 30], f"--shards: {'9' * 30} is too large", ""),
         (["pack", "a", "--shard-size", "256"], "256 means 256 bytes", "did you mean 256MiB?"),
         (["pack", "a", "--shard-size", "big"], "--shard-size: 'big' is not a size", "256MiB"),
         (["pack", "a", "--group-by", "fist-dot"], "--group-by: 'fist-dot' is not one of", "did you mean first-dot?"),

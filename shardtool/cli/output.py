@@ -136,7 +136,7 @@ class Output:
     def _say(self, text: str) -> None:
         if self._bar and not self._bar.bar.disable:
             self._bar.bar.clear()
-        emit(text, sys.stderr)
+        tell(text)
 
 
 def show_error(problem: ShardtoolError, session: Session, exit_code: int, code: str = "") -> None:
@@ -150,12 +150,20 @@ def show_error(problem: ShardtoolError, session: Session, exit_code: int, code: 
             "hint": problem.hint,
             "where": problem.where,
         }
-        emit(dump_json(document), sys.stderr)
+        tell(dump_json(document))
         return
     lines = [labelled(click.style("error", fg="red", bold=True), wrapped(printable(problem.message), 7))]
     if problem.hint:
         lines.append(labelled(click.style("hint", bold=True), printable(problem.hint)))
-    emit(_with_exit_code("\n".join(lines), exit_code), sys.stderr)
+    tell(_with_exit_code("\n".join(lines), exit_code))
+
+
+def tell(text: str) -> None:
+    """Write lines to stderr. That nobody reads it, or that its disk is full, ends no work and changes no exit code."""
+    try:
+        emit(text, sys.stderr)
+    except OSError:
+        mute(sys.stderr)
 
 
 def labelled(verb: str, text: str) -> str:

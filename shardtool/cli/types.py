@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Ctx = click.Context | None
 
 SLOWEST_LINK = 1000  # bytes/s
+LIMIT = 1 << 64  # of a number
 SMALLEST_SIZE_BYTES = 1024  # below it a plain integer was meant as MiB
 
 
@@ -85,7 +86,9 @@ class CountType(click.ParamType[int]):
             number = int(text)
         except ValueError:
             raise BadValue(f"{value!r} is not a whole number", hint=self._hint(text), param=param, ctx=ctx) from None
-        if not self.minimum <= number < 1 << 64:
+        if number >= LIMIT:
+            raise BadValue(f"{value} is too large", hint="", param=param, ctx=ctx)
+        if number < self.minimum:
             raise BadValue(f"{value} is not at least {self.minimum}", hint="", param=param, ctx=ctx)
         return number
 
