@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardtool.model import BinaryArray, Int64Array
+
+MAX_BINARY_BYTES = (1 << 31) - 1  # of a `binary` array, whose offsets are int32
+RUN_ROWS = 16  # shorter runs of neighbours are copied byte by byte
 
 
 def to_list(array: BinaryArray) -> list[Any]:
@@ -101,3 +105,67 @@ def offsets_of(array: BinaryArray) -> Int64Array:
     width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
     raw = np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
     return raw.astype(np.int64, copy=False)
+
+
+def buffers(array: BinaryArray) -> tuple[Int64Array, Any]:
+    """(int[n + 1] offsets, uint8 data) of a binary or large_binary array; a view of both."""
+    _, offsets, data = array.buffers()
+    kind = np.int64 if pa.types.is_large_binary(array.type) else np.int32
+    none = np.zeros(0, np.uint8)
+    if offsets is None or not offsets.size:
+        return np.zeros(1, np.int64), none
+    found: Any = np.frombuffer(offsets, kind)[array.offset : array.offset + len(array) + 1]
+    return found, np.frombuffer(data, np.uint8) if data is not None and data.size else none
+
+
+def used_up(chunks: list[BinaryArray]) -> Iterator[BinaryArray]:
+    """Each chunk in turn; the list lets go of it, and its memory goes back to the system before the next but one."""
+    chunks.reverse()
+    while chunks:
+        yield chunks.pop()
+        pa.default_memory_pool().release_unused()
+
+
+def gathered(chunks: list[BinaryArray], kind: Any, position: Any = None) -> BinaryArray:
+    """One array of all chunks, which are let go one by one: the column is never there twice.
+
+    Args:
+        chunks: binary or large_binary without nulls; used up.
+        kind: the type of the result.
+        position: int[n], the place of each row in the result; None where rows stay as they are.
+
+    Raises:
+        OverflowError: more bytes than a `binary` array can hold.
+    """
+    num_rows = sum(map(len, chunks))
+    offsets, start = np.zeros(num_rows + 1, np.int64), 0
+    for chunk in chunks:
+        rows = slice(start, start + len(chunk))
+        offsets[1:][rows if position is None else position[rows]] = np.diff(buffers(chunk)[0])
+        start += len(chunk)
+    np.cumsum(offsets, out=offsets)
+    if kind == pa.binary():
+        if offsets[-1] > MAX_BINARY_BYTES:
+            raise OverflowError(f"{offsets[-1]:,} bytes in a column of at most {MAX_BINARY_BYTES:,}")
+        offsets = offsets.astype(np.int32)
+    data, start = np.empty(int(offsets[-1]), np.uint8), 0
+    for chunk in used_up(chunks):
+        end = start + len(chunk)
+        _place(chunk, np.arange(start, end) if position is None else position[start:end], offsets, data)
+        start = end
+    return pa.Array.from_buffers(kind, num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _place(chunk: BinaryArray, places: Any, offsets: Int64Array, data: NDArray[np.uint8]) -> None:
+    """Copy the values of a chunk to their places; rows that stay neighbours are copied together."""
+    starts, source = buffers(chunk)
+    cuts = np.flatnonzero(np.diff(places) != 1) + 1
+    if len(cuts) * RUN_ROWS > len(chunk):
+        shifts = np.repeat(offsets[places].astype(np.int64) - starts[:-1], np.diff(starts))
+        data[shifts + np.arange(starts[0], starts[-1])] = source[starts[0] : starts[-1]]
+        return
+    edges = [0, *cuts.tolist(), len(chunk)]
+    for first, end in itertools.pairwise(edges):
+        if first < end:
+            begin, size = int(offsets[places[first]]), int(starts[end] - starts[first])
+            data[begin : begin + size] = source[starts[first] : starts[end]]

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardtool import columns
+from shardtool.errors import SourceError
 from shardtool.model import Tally
 from shardtool.sources.junk import NameRules
-from shardtool.sources.s3_rows import cut, repeated, rows_of, table_of
+from shardtool.sources.s3_rows import BLOCK, cut, repeated, rows_of, table_of, taken_apart
 from shardtool.storage.s3.pages import Objects
 
 if TYPE_CHECKING:
@@ -29,9 +32,8 @@ def objects_of(keys: list[bytes], base: bytes = b"") -> Objects:
 
 def rows(keys: list[bytes], base: bytes = b"", rules: NameRules | None = None) -> tuple[Rows, Tally]:
     ignored = Tally()
-    objects = objects_of(keys, base)
-    found = cut(objects.keys, len(base))
-    return rows_of(found, objects.without_keys(), b"s3://b", rules or NameRules(hidden=True), ignored), ignored
+    found, others = taken_apart(objects_of(keys, base))
+    return rows_of(cut(found, len(base)), others, b"s3://b", rules or NameRules(hidden=True), ignored), ignored
 
 
 def table(keys: list[bytes], base: bytes = b"") -> EntryTable:
@@ -67,8 +69,8 @@ def test_rows_are_sorted_by_folder_and_name(keys: list[bytes]) -> None:
 
 def test_keys_are_cut_at_their_last_slash() -> None:
     keys = [b"a", b"a/b", b"a/b/c", b"a//b", b"/a", b"//a", b"../x", b"a/", b"new\nline/\xc3\xa4"]
-    folders, codes, names = cut(pa.array(keys, pa.large_binary()), 0)
-    pairs = [(folders[code], name) for code, name in zip(codes.tolist(), names.to_pylist(), strict=True)]
+    folders, codes, names = cut([pa.array(keys, pa.large_binary())], 0)
+    pairs = [(folders[code], name) for code, name in zip(codes.tolist(), names[0].to_pylist(), strict=True)]
     assert pairs == [
         (b"", b"a"),
         (b"a", b"b"),
@@ -122,9 +124,24 @@ def test_columns_follow_their_names() -> None:
 def test_an_unknown_etag_is_no_guard() -> None:
     objects = objects_of([b"a", b"b"])
     bare = Objects(objects.keys, objects.sizes, objects.mtimes_ns, pa.array([b"", b"e"], pa.binary()))
-    entries = table_of(["s3://b"], [rows_of(cut(bare.keys, 0), bare, b"s3://b", NameRules(), Tally())])
+    found, others = taken_apart(bare)
+    entries = table_of(["s3://b"], [rows_of(cut(found, 0), others, b"s3://b", NameRules(), Tally())])
     assert entries.versions is not None
     assert entries.versions.to_pylist() == [None, b"e"]
+
+
+def test_names_of_a_folder_that_come_out_of_order_are_sorted_with_their_columns() -> None:
+    keys = [b"a/%03d" % (number * 37 % 100) for number in range(100)]
+    entries = table(keys)
+    assert entries.names.to_pylist() == sorted(key.removeprefix(b"a/") for key in keys)
+    assert [keys[size] for size in entries.sizes.tolist()] == sorted(keys)
+
+
+def test_more_etags_than_a_column_holds_are_an_error_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MAX_BINARY_BYTES", 3)
+    with pytest.raises(SourceError, match="ETags of 2 objects") as caught:
+        rows([b"a", b"b"])
+    assert "merge" in caught.value.hint
 
 
 def test_repeated_keys_are_found() -> None:
@@ -145,6 +162,7 @@ def test_several_roots_are_one_table() -> None:
 
 def test_more_keys_than_a_block_are_cut_alike() -> None:
     keys = [b"f%03d/%d" % (number % 300, number) for number in range(150_000)]
-    folders, codes, names = cut(pa.array(keys, pa.large_binary()), 0)
+    folders, codes, names = cut([pa.array(keys, pa.large_binary())], 0)
     assert len(folders) == 300
-    assert folders[codes[149_999]] + b"/" + names[149_999].as_py() == keys[-1]
+    assert [len(chunk) for chunk in names] == [BLOCK, BLOCK, 150_000 - 2 * BLOCK]
+    assert folders[codes[149_999]] + b"/" + names[-1][-1].as_py() == keys[-1]

@@ -22,7 +22,7 @@ from shardtool.model import Problem, ScanResult, Tally
 from shardtool.sources import s3_cache, s3_inventory
 from shardtool.sources.found import failure_problems, show_path, unused_includes
 from shardtool.sources.junk import NameRules
-from shardtool.sources.s3_rows import cut, repeated, rows_of, table_of
+from shardtool.sources.s3_rows import cut, repeated, rows_of, table_of, taken_apart
 from shardtool.sources.s3_url import SCHEME, base_of, normal_root
 from shardtool.storage.s3.client import S3Client, client_for
 from shardtool.storage.s3.listing import Listing
@@ -80,10 +80,9 @@ class S3Source:
         parts: list[Rows] = []
         notices: list[Problem] = []
         for root in roots:
-            objects = self._objects(client, root, failed, notices)
+            keys, others = taken_apart(self._objects(client, root, failed, notices))
             shown = root.encode("utf-8", "surrogateescape")
-            found, objects = cut(objects.keys, len(base_of(root)[1])), objects.without_keys()
-            rows = rows_of(found, objects, shown, names, ignored)
+            rows = rows_of(cut(keys, len(base_of(root)[1])), others, shown, names, ignored)
             self._check_repeated(rows, root)
             parts.append(rows)
         for tally in (ignored, failed):

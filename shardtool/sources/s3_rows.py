@@ -7,22 +7,28 @@ that ends with a slash, or with `_$folder$`) are counted as folder markers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardtool import columns
+from shardtool.errors import SourceError
 from shardtool.model import EntryTable
 from shardtool.sources.junk import ODD_LETTERS, ODD_NAMES
-from shardtool.storage.s3.pages import Objects, concat
+from shardtool.storage.s3.pages import chunks_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardtool.model import BinaryArray, Int32Array, Int64Array, Tally
     from shardtool.sources.junk import NameRules
+    from shardtool.storage.s3.pages import Objects
+
+    Mask: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+    Positions: TypeAlias = Int32Array | Int64Array
 
 BLOCK = 65_536  # keys cut at a time: bounds the byte-wise index to some 20 MiB
 SLASH = ord("/")
@@ -34,7 +40,21 @@ class Cut(NamedTuple):
 
     folders: list[bytes]  # each once
     codes: Int32Array  # int32[n], row in folders
-    names: BinaryArray  # large_binary[n]
+    names: list[BinaryArray]  # large_binary[n] in chunks
+
+
+@dataclass
+class Others:
+    """The columns beside the keys; each is replaced by the same in order, so that only one is there twice at a time."""
+
+    sizes: Int64Array
+    mtimes_ns: Int64Array
+    etags: list[BinaryArray]  # in chunks
+
+    def keep(self, keep: Mask) -> None:
+        """Only the rows where `keep` is true."""
+        self.sizes, self.mtimes_ns = self.sizes[keep], self.mtimes_ns[keep]
+        keep_of(self.etags, keep)
 
 
 class Rows(NamedTuple):
@@ -43,47 +63,65 @@ class Rows(NamedTuple):
     folders: list[bytes]
     counts: Int64Array  # int64[num_folders]
     names: BinaryArray  # large_binary[n]
-    objects: Objects  # in the same order, without keys
+    sizes: Int64Array  # bytes, int64[n]
+    mtimes_ns: Int64Array  # int64[n]
+    etags: BinaryArray  # binary[n]
 
 
-def rows_of(found: Cut, objects: Objects, root: bytes, rules: NameRules, ignored: Tally) -> Rows:
+def taken_apart(objects: Objects) -> tuple[list[BinaryArray], Others]:
+    """(chunks of the keys, the other columns), to be used up."""
+    return chunks_of(objects.keys), Others(objects.sizes, objects.mtimes_ns, chunks_of(objects.etags))
+
+
+def rows_of(found: Cut, others: Others, root: bytes, rules: NameRules, ignored: Tally) -> Rows:
     """The rows of one root.
 
     Args:
-        found: their keys, cut.
-        objects: the other columns.
+        found: their keys, cut; used up.
+        others: the other columns; used up.
         root: how messages call the place that the keys lie below; has no slash at its end.
         rules: what to leave out by name.
         ignored: gets what is left out.
     """
-    folders, codes, names = found
-    keep = _Sieve(rules, root, ignored).sift(folders, codes, names, objects.sizes)
+    keep = _Sieve(rules, root, ignored).sift(found, others.sizes)
     if not keep.all():
-        mask = pa.array(keep)
-        found, objects = Cut(folders, codes[keep], names.filter(mask)), objects.where(keep)
-    return _sorted(found, objects)
+        found = found._replace(codes=found.codes[keep])
+        keep_of(found.names, keep)
+        others.keep(keep)
+    return _sorted(found, others)
 
 
-def cut(keys: BinaryArray, width: int) -> Cut:
+def cut(keys: list[BinaryArray], width: int) -> Cut:
     """Folder and name of each key, without its first `width` bytes.
 
     A key that has no slash, or a single one at its very beginning, lies in the root folder b"": its name is all of it.
+
+    Args:
+        keys: chunks of them; used up.
     """
-    folders, names = [], []
-    for first in range(0, len(keys), BLOCK):
-        folder, name = _cut_block(keys.slice(first, BLOCK), width)
-        folders.append(folder.dictionary_encode())
-        names.append(name)
-    if not folders:
-        return Cut([], np.zeros(0, np.int32), pa.array([], pa.large_binary()))
-    encoded = pa.chunked_array(folders).unify_dictionaries().combine_chunks()
-    encoded = encoded if not isinstance(encoded, pa.ChunkedArray) else encoded.chunk(0)
-    codes: Int32Array = encoded.indices.to_numpy()
-    return Cut(columns.to_list(encoded.dictionary), codes, pa.concat_arrays(names))
+    codes: list[Int32Array] = []
+    names: list[BinaryArray] = []
+    rank: dict[bytes, int] = {}
+    for chunk in columns.used_up(keys):
+        for first in range(0, len(chunk), BLOCK):
+            folder, name = _cut_block(chunk.slice(first, BLOCK), width)
+            encoded = folder.dictionary_encode()
+            known = [rank.setdefault(path, len(rank)) for path in columns.to_list(encoded.dictionary)]
+            codes.append(np.array(known, np.int32)[encoded.indices.to_numpy()])
+            names.append(name)
+    return Cut(list(rank), np.concatenate(codes) if codes else np.zeros(0, np.int32), names)
+
+
+def keep_of(chunks: list[BinaryArray], keep: Mask) -> None:
+    """Only the rows of a column where `keep`, bool[n], is true."""
+    start = 0
+    for at, chunk in enumerate(chunks):
+        chunks[at] = chunk.filter(pa.array(keep[start : start + len(chunk)]))
+        start += len(chunk)
 
 
 def _cut_block(keys: BinaryArray, width: int) -> tuple[BinaryArray, BinaryArray]:
-    offsets, data = _buffers(keys)
+    offsets, data = columns.buffers(keys)
     starts, ends = offsets[:-1] + width, offsets[1:]
     slashes = np.flatnonzero(data[offsets[0] : offsets[-1]] == SLASH) + offsets[0]
     before = np.searchsorted(slashes, ends) - 1
@@ -91,13 +129,6 @@ def _cut_block(keys: BinaryArray, width: int) -> tuple[BinaryArray, BinaryArray]
     has_folder = last > starts  # a slash at the very beginning belongs to the name: b"" is the root folder itself
     folder_ends = np.where(has_folder, last, starts)
     return _slices(data, starts, folder_ends), _slices(data, np.where(has_folder, last + 1, starts), ends)
-
-
-def _buffers(array: BinaryArray) -> tuple[Int64Array, Any]:
-    """(int64[n + 1] offsets, uint8 data) of a large_binary array; a view of both."""
-    _, offsets, data = array.buffers()
-    found = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
-    return found, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
 def _slices(data: Any, starts: Int64Array, ends: Int64Array) -> BinaryArray:
@@ -117,10 +148,9 @@ class _Sieve:
         self._rules, self._root, self._ignored = rules, root, ignored
         self._left_out: dict[bytes, bool] = {}  # folders that were asked about
 
-    def sift(
-        self, folders: list[bytes], codes: Int32Array, names: BinaryArray, sizes: Int64Array
-    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def sift(self, found: Cut, sizes: Int64Array) -> Mask:
         """bool[n]: the row is kept."""
+        folders, codes, names = found.folders, found.codes, pa.chunked_array(found.names, pa.large_binary())
         folder_is_kept = np.array([not self._is_left_out(folder) for folder in folders], bool)
         keep = folder_is_kept[codes]
         for row in self._odd(names, keep).tolist():
@@ -147,7 +177,7 @@ class _Sieve:
                 return True
         return False
 
-    def _odd(self, names: BinaryArray, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64Array:
+    def _odd(self, names: BinaryArray, keep: Mask) -> Int64Array:
         """int64[m]: rows whose names need a look; the others are kept without Python seeing them."""
         if self._rules.has_globs:
             return np.flatnonzero(keep)
@@ -164,33 +194,79 @@ class _Sieve:
         return self._rules.file(name, path)
 
 
-def _sorted(found: Cut, objects: Objects) -> Rows:
+def _sorted(found: Cut, others: Others) -> Rows:
     """Rows by folder and name, both in byte order; folders without rows are left out."""
-    folders, codes, names = found
+    folders, place, chunks = found
     in_order = sorted(range(len(folders)), key=folders.__getitem__)
-    rank = np.empty(len(folders), np.int64)
+    rank = np.empty(len(folders), np.int32)
     rank[in_order] = np.arange(len(folders))
-    place = rank[codes]
-    order = np.argsort(place, kind="stable")
-    if not _is_ascending(place[order], names.take(pa.array(order))):
-        table = pa.table({"place": place, "name": names})
-        order = pc.sort_indices(table, [("place", "ascending"), ("name", "ascending")]).to_numpy()
+    np.take(rank, place, out=place, mode="clip")  # in its own memory
     counts = np.bincount(place, minlength=len(folders))
+    position = None  # as a store in byte order lists a flat tree: nothing moves
+    if not (place[1:] >= place[:-1]).all():
+        position = _positions(place, counts)
+    names = columns.gathered(chunks, pa.large_binary(), position)
+    place[:] = np.repeat(np.arange(len(folders), dtype=np.int32), counts)
+    if not _is_ascending(place, names):
+        table = pa.table({"place": place, "name": names})
+        order = pc.sort_indices(table, [("place", "ascending"), ("name", "ascending")])
+        names = names.take(order)
+        further = _inverse(order.to_numpy())
+        position = further if position is None else further[position]
+    others.sizes = _moved(others.sizes, position)
+    others.mtimes_ns = _moved(others.mtimes_ns, position)
+    try:
+        etags = columns.gathered(others.etags, pa.binary(), position)
+    except OverflowError as error:
+        raise SourceError(
+            f"the ETags of {len(place):,} objects do not fit: {error}",
+            hint="pack prefixes of the source to folders of their own, then shardtool merge them",
+        ) from error
     shown = np.flatnonzero(counts)
     in_folders = [folders[in_order[at]] for at in shown.tolist()]
-    if _is_range(order):  # as a store in byte order lists a flat tree: nothing is copied
-        return Rows(in_folders, counts[shown], names, objects)
-    taken = pa.array(order)
-    objects = Objects(objects.keys, objects.sizes[order], objects.mtimes_ns[order], objects.etags.take(taken))
-    return Rows(in_folders, counts[shown], names.take(taken), objects)
+    return Rows(in_folders, counts[shown], names, others.sizes, others.mtimes_ns, etags)
 
 
-def _is_range(order: Int64Array) -> bool:
-    """Whether `order` is 0, 1, 2 ..."""
-    return bool((np.diff(order) == 1).all()) and (len(order) == 0 or int(order[0]) == 0)
+def _positions(place: Int32Array, counts: Int64Array) -> Positions:
+    """Where a stable sort by `place` puts each row; block by block, so that no more than the result is held.
+
+    Args:
+        place: int32[n].
+        counts: how often each value occurs.
+    """
+    following = np.cumsum(counts) - counts  # the next free row of each value
+    position: Positions = np.empty(len(place), _index_type(len(place)))
+    for first in range(0, len(place), BLOCK):
+        block = place[first : first + BLOCK]
+        order = np.argsort(block, kind="stable")
+        ordered = block[order]
+        begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+        sizes = np.diff(begins, append=len(block))
+        position[first + order] = following[ordered] + np.arange(len(block)) - np.repeat(begins, sizes)
+        following[ordered[begins]] += sizes
+    return position
 
 
-def _is_ascending(place: Int64Array, names: BinaryArray) -> bool:
+def _inverse(order: Int64Array) -> Positions:
+    """Where each row goes, from which row comes to each place."""
+    position: Positions = np.empty(len(order), _index_type(len(order)))
+    position[order] = np.arange(len(order))
+    return position
+
+
+def _index_type(num_rows: int) -> Any:
+    return np.int32 if num_rows < 1 << 31 else np.int64
+
+
+def _moved(values: Int64Array, position: Positions | None) -> Int64Array:
+    if position is None:
+        return values
+    moved = np.empty_like(values)
+    moved[position] = values
+    return moved
+
+
+def _is_ascending(place: Int32Array, names: BinaryArray) -> bool:
     if len(place) < 2:
         return True
     rising = pc.less(names.slice(0, len(names) - 1), names.slice(1)).to_numpy(zero_copy_only=False)
@@ -202,6 +278,8 @@ def repeated(rows: Rows) -> Iterator[bytes]:
     if len(rows.names) < 2:
         return
     same = pc.equal(rows.names.slice(1), rows.names.slice(0, len(rows.names) - 1)).to_numpy(zero_copy_only=False)
+    if not same.any():
+        return
     folder = np.repeat(np.arange(len(rows.folders)), rows.counts)
     for row in np.flatnonzero(same & (folder[1:] == folder[:-1])).tolist():
         name: bytes = rows.names[row + 1].as_py()
@@ -213,15 +291,22 @@ def table_of(roots: Sequence[str], parts: Sequence[Rows]) -> EntryTable:
     counts = np.concatenate([part.counts for part in parts]).astype(np.int64)
     starts = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=starts[1:])
-    objects = concat([part.objects for part in parts])
-    etags = objects.etags
+    etags = _concat([part.etags for part in parts])
+    is_none = pc.equal(etags, b"")
     return EntryTable(
         tuple(roots),
         [folder for part in parts for folder in part.folders],
         np.repeat(np.arange(len(parts), dtype=np.int32), [len(part.folders) for part in parts]),
         starts,
-        pa.concat_arrays([part.names for part in parts]),
-        objects.sizes,
-        objects.mtimes_ns,
-        versions=pc.if_else(pc.equal(etags, b""), pa.scalar(None, pa.binary()), etags),
+        _concat([part.names for part in parts]),
+        _concat([part.sizes for part in parts]),
+        _concat([part.mtimes_ns for part in parts]),
+        versions=pc.if_else(is_none, pa.scalar(None, pa.binary()), etags) if pc.any(is_none).as_py() else etags,
     )
+
+
+def _concat(parts: list[Any]) -> Any:
+    """All parts as one array; a single one as it is, which spares a copy of it."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)

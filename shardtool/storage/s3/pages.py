@@ -32,7 +32,10 @@ _QUOTES = re.compile(rb"&quot;|&#34;|&#x22;|\"")
 
 @dataclass(frozen=True)
 class Objects:
-    """Columns of a listing, a row an object; 24 bytes a row, its key and its ETag."""
+    """Columns of a listing, a row an object; 28 bytes a row, its key and its ETag.
+
+    Keys and ETags may be in chunks: `chunks_of` takes them apart.
+    """
 
     keys: BinaryArray  # large_binary[n], as stored in the bucket
     sizes: Int64Array  # bytes, int64[n]
@@ -44,15 +47,10 @@ class Objects:
         """Objects."""
         return len(self.sizes)
 
-    def without_keys(self) -> Objects:
-        """The other columns: keys take most of the memory, and are not needed for long."""
-        return Objects(pa.array([], pa.large_binary()), self.sizes, self.mtimes_ns, self.etags)
-
     def where(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Objects:
         """The rows where `keep`, bool[n], is true."""
         mask = pa.array(keep)
-        keys = self.keys.filter(mask) if len(self.keys) else self.keys
-        return Objects(keys, self.sizes[keep], self.mtimes_ns[keep], self.etags.filter(mask))
+        return Objects(self.keys.filter(mask), self.sizes[keep], self.mtimes_ns[keep], self.etags.filter(mask))
 
 
 @dataclass(frozen=True)
@@ -113,8 +111,22 @@ def concat(parts: list[Objects]) -> Objects:
     )
 
 
+def chunks_of(column: BinaryArray) -> list[BinaryArray]:
+    """The chunks of a column: whoever pops them from the list as they are used holds none of it twice."""
+    return list(column.chunks) if isinstance(column, pa.ChunkedArray) else [column]
+
+
+def joined(parts: list[Int64Array]) -> Int64Array:
+    """One column of all parts, which are let go one by one."""
+    whole, end = np.empty(sum(map(len, parts)), np.int64), 0
+    for at, part in enumerate(parts):
+        whole[end : end + len(part)], end = part, end + len(part)
+        parts[at] = part[:0].copy()
+    return whole
+
+
 class Columns:
-    """Gathers tables; whole at the end, a column at a time, so that not all of it is there twice."""
+    """Gathers tables, and gives them as one whose keys and ETags are in chunks: no column of it is there twice."""
 
     def __init__(self) -> None:
         self._keys: list[BinaryArray] = []
@@ -131,12 +143,10 @@ class Columns:
 
     def take(self) -> Objects:
         """All rows, in the order they came; none are left here."""
-        if not self._keys:
-            return no_objects()
-        keys, self._keys = pa.concat_arrays(self._keys), []
-        etags, self._etags = pa.concat_arrays(self._etags), []
-        sizes, self._sizes = np.concatenate(self._sizes), []
-        mtimes_ns, self._mtimes_ns = np.concatenate(self._mtimes_ns), []
+        keys, self._keys = pa.chunked_array(self._keys, pa.large_binary()), []
+        etags, self._etags = pa.chunked_array(self._etags, pa.binary()), []
+        sizes, self._sizes = joined(self._sizes), []
+        mtimes_ns, self._mtimes_ns = joined(self._mtimes_ns), []
         return Objects(keys, sizes, mtimes_ns, etags)
 
 
