@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from helpers import make_tree, run_cli
 from snapshots import files_below
 from store import contents, files_of, tree_of, uploads
 
 from shardtool.formats import FORMATS
+from shardtool.loading.reader import SampleReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +23,9 @@ if TYPE_CHECKING:
 
 PLACES = ("folder", "bucket")
 TOKENS = ("bin",)  # made of text, samples of one part
-COMPRESSED = ("tar", "mds", "parquet")
+COMPRESSED = ("tar", "mds", "parquet", "arrow", "arrow-stream")
+ZSTD = ".zst"
+KINDS = (*FORMATS, "tar" + ZSTD)
 REFUSED: dict[tuple[str, str, str], tuple[int, str]] = {}  # (command, format, place): exit code, words of the reason
 COMMANDS = {
     "verify": ("verify", "OUT"),
@@ -37,6 +42,7 @@ COMMANDS = {
     "assign": ("assign", "OUT", "--world-size", "2"),
     "where": ("where", "OUT", "KEY", "--world-size", "2"),
     "extract": ("extract", "OUT", "TARGET", "--all-parts"),
+    "stage": ("stage", "OUT", "CACHE", "--durability", "none"),
 }
 
 
@@ -52,7 +58,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options_of(name: str, source: Path, text: Path) -> tuple[Path, tuple[str, ...]]:
-    shards = ("--format", name, "--shards", "2")
+    shards: tuple[str, ...] = ("--format", name.removesuffix(ZSTD), "--shards", "2")
+    if name.endswith(ZSTD):
+        shards = (*shards, "--compress", "zstd:1")
     return (text, (*shards, "--tokenizer", "bytes")) if name in TOKENS else (source, shards)
 
 
@@ -60,7 +68,7 @@ def options_of(name: str, source: Path, text: Path) -> tuple[Path, tuple[str, ..
 def folders(source: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A data set of each format."""
     found = {}
-    for name in FORMATS:
+    for name in KINDS:
         found[name] = tmp_path_factory.mktemp(name) / "out"
         tree, options = options_of(name, source, text)
         assert run_cli("pack", tree, found[name], *options).code == 0
@@ -72,7 +80,7 @@ def refusal(command: str, name: str, place: str) -> tuple[int, str] | None:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", KINDS)
 def test_every_command_works_or_says_why_not(
     name: str, place: str, folders: dict[str, Path], seaweedfs_bucket: Bucket, tmp_path: Path
 ) -> None:
@@ -82,7 +90,8 @@ def test_every_command_works_or_says_why_not(
         seaweedfs_bucket.put({f"out/{path}": data for path, data in files_of(folders[name]).items()})
     first = run_cli("ls", where, "--samples", "--json").json["samples"][0]
     part, target = next(iter(first["parts"])), os.fspath(tmp_path / "files")
-    words = {"OUT": where, "KEY": first["key"], "PART": part, "TARGET": target}
+    cache = tmp_path / "cache"
+    words = {"OUT": where, "KEY": first["key"], "PART": part, "TARGET": target, "CACHE": os.fspath(cache)}
     for command, template in COMMANDS.items():
         ran = run_cli(*(words.get(word, word) for word in template), "--json")
         expected = refusal(command, name, place)
@@ -92,9 +101,35 @@ def test_every_command_works_or_says_why_not(
             assert ran.code == expected[0], (command, ran.err)
             assert expected[1] in ran.error["message"], (command, ran.err)
     assert files_below(tmp_path / "files")
+    (staged,) = (path for path in cache.iterdir() if (path / "manifest.json").exists())
+    assert run_cli("verify", staged, "--deep").code == 0
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", KINDS)
+def test_the_reader_of_the_loaders_takes_every_format(
+    name: str, place: str, folders: dict[str, Path], seaweedfs_bucket: Bucket, tmp_path: Path
+) -> None:
+    """`ShardDataset` and `ShardSource` hand out what this reader reads; they need torch and Grain."""
+    where = os.fspath(folders[name])
+    if place == "bucket":
+        where = seaweedfs_bucket.url("out")
+        seaweedfs_bucket.put({f"out/{path}": data for path, data in files_of(folders[name]).items()})
+    assert run_cli("extract", folders[name], tmp_path / "files", "--all-parts").code == 0
+    with closing(SampleReader(where, check=True)) as reader:
+        samples = reader.read(np.random.default_rng(1).permutation(len(reader)))
+    parts = {
+        f"{sample['__key__']}.{part}": data
+        for sample in samples
+        for part, data in sample.items()
+        if not part.startswith("__")
+    }
+    assert len(samples) == 24
+    files = {os.fspath(path.relative_to(tmp_path / "files")): path for path in files_below(tmp_path / "files")}
+    assert parts == {path: file.read_bytes() for path, file in files.items()}
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_every_format_is_packed_to_a_bucket_or_says_why_not(
     name: str, folders: dict[str, Path], source: Path, text: Path, seaweedfs_bucket: Bucket
 ) -> None:
