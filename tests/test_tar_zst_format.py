@@ -144,21 +144,25 @@ def test_frames_that_are_kept_stay_few() -> None:
     frames = Frames(tuple(range(101)), 10, 1000)
 
     class Plain(Frames):
-        def decode(self, frame: int, data: bytes) -> bytes:
+        def decode(self, frame: int, data: bytes | memoryview) -> bytes:
+            assert bytes(data) == bytes([frame])
             return bytes([frame]) * 10
 
     cache, reads = FrameCache(), []
 
     def read_file(offset: int, size: int) -> bytes:
-        reads.append(offset)
-        return b""
+        reads.append((offset, size))
+        return bytes(range(offset, offset + size))
 
     plain = Plain(frames.offsets, 10, 1000)
     assert cache.read(0, plain, 5, 10, read_file) == b"\0" * 5 + b"\1" * 5
     assert cache.read(0, plain, 0, 20, read_file) == b"\0" * 10 + b"\1" * 10
-    assert reads == [0, 1]
-    assert len(cache.read(0, plain, 0, 1000, read_file)) == 1000
+    assert reads == [(0, 2)]
+    assert cache.read(0, plain, 150, 10, read_file) == b"\x0f" * 10
+    reads.clear()
+    assert cache.read(0, plain, 0, 1000, read_file) == b"".join(bytes([frame]) * 10 for frame in range(100))
     assert len(cache._kept) == 16
+    assert reads == [(2, 13), *((first, 16) for first in range(16, 96, 16)), (96, 4)]
 
 
 def test_a_damaged_frame_is_told_with_the_samples_in_it(packed: Path, tmp_path: Path) -> None:

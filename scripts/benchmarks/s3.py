@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import REPOSITORY, RESULTS, Side, compare, environment, run_once, save, say, startup_of
+from common import REPOSITORY, Side, compare, run_once, save_rows, say, startup_of
 
 sys.path += [str(REPOSITORY / "tests"), str(REPOSITORY / "scripts")]
 
@@ -122,23 +121,15 @@ def main(arguments: list[str]) -> None:
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
     if chosen.only in (None, "list"):
-        keep(listing(chosen.keys, chosen.rounds))
+        save_rows("s3", listing(chosen.keys, chosen.rounds))
     if chosen.only in (None, "memory"):
-        keep(memory())
+        save_rows("s3", memory())
     if chosen.only in (None, "get", "large"):
         with nginx(chosen.work) as endpoint:
             if endpoint and chosen.only != "large":
-                keep(small(endpoint, chosen.objects, chosen.rounds))
+                save_rows("s3", small(endpoint, chosen.objects, chosen.rounds))
             if endpoint and chosen.only != "get":
-                keep(large(endpoint, chosen.work, chosen.rounds))
-
-
-def keep(results: dict[str, dict[str, object]]) -> None:
-    """Put these results beside those of other parts; each part says what machine it met."""
-    path = RESULTS / "s3.json"
-    known = json.loads(path.read_text())["results"] if path.exists() else {}
-    measured = {name: {"load_before": os.getloadavg()[0], **found} for name, found in results.items()}
-    save("s3", {"environment": environment(), "results": {**known, **measured}})
+                save_rows("s3", large(endpoint, chosen.work, chosen.rounds))
 
 
 def variables(endpoint: str) -> dict[str, str]:

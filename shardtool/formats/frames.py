@@ -145,7 +145,11 @@ class Frames:
         """Raw bytes of one frame."""
         return min(self.frame_bytes, self.raw_bytes - frame * self.frame_bytes)
 
-    def decode(self, frame: int, data: bytes) -> bytes:
+    def extent(self, first: int, last: int) -> tuple[int, int]:
+        """Bytes [begin, end) of the file that hold frames [first, last)."""
+        return self.offsets[first], self.offsets[last]
+
+    def decode(self, frame: int, data: bytes | memoryview) -> bytes:
         """The raw bytes of one frame from its bytes in the file; nothing larger than promised is allocated.
 
         Raises:
@@ -181,7 +185,8 @@ class FrameCache:
             CorruptShard: a frame is damaged.
         """
         first, last = offset // frames.frame_bytes, -(-(offset + size) // frames.frame_bytes)
-        pieces = [self._frame(shard, frames, frame, read_file) for frame in range(first, min(last, frames.num_frames))]
+        wanted = range(first, min(last, frames.num_frames))
+        pieces = [piece for run in _runs(wanted) for piece in self._frames(shard, frames, run, read_file)]
         begin = offset - first * frames.frame_bytes
         return b"".join(pieces)[begin : begin + size] if len(pieces) != 1 else pieces[0][begin : begin + size]
 
@@ -190,16 +195,29 @@ class FrameCache:
         self._kept.clear()
         self._tables.clear()
 
-    def _frame(self, shard: int, frames: Frames, frame: int, read_file: Callable[[int, int], bytes]) -> bytes:
-        found = self._kept.get((shard, frame))
-        if found is None:
-            begin, end = frames.offsets[frame : frame + 2]
-            found = self._kept[shard, frame] = frames.decode(frame, read_file(begin, end - begin))
+    def _frames(
+        self, shard: int, frames: Frames, wanted: range, read_file: Callable[[int, int], bytes]
+    ) -> Iterator[bytes]:
+        """At most `KEPT_FRAMES` neighbours; those that are missing by one read, from the first to the last of them."""
+        missing = [frame for frame in wanted if (shard, frame) not in self._kept]
+        begin, end = frames.extent(missing[0], missing[-1] + 1) if missing else (0, 0)
+        data = memoryview(read_file(begin, end - begin) if missing else b"")
+        here = {frame: self._kept.pop((shard, frame)) for frame in wanted if frame not in missing}
+        for frame in wanted:
+            found = here.get(frame)
+            if found is None:
+                low, high = frames.extent(frame, frame + 1)
+                found = frames.decode(frame, data[low - begin : high - begin])
+            self._kept[shard, frame] = found
             if len(self._kept) > KEPT_FRAMES:
                 self._kept.popitem(last=False)
-        else:
-            self._kept.move_to_end((shard, frame))
-        return found
+            yield found
+
+
+def _runs(wanted: range) -> Iterator[range]:
+    """At most `KEPT_FRAMES` at a time."""
+    for first in range(wanted.start, wanted.stop, KEPT_FRAMES):
+        yield range(first, min(first + KEPT_FRAMES, wanted.stop))
 
 
 def ends_of(raw_bytes: int) -> tuple[bytes, bytes]:

@@ -64,7 +64,8 @@ class Run:
         if self.source == PARTS:
             return True
         is_close = self.begin <= offset <= self.end + gap
-        return is_close and size < ALONE_BYTES and offset + size - self.begin <= MAX_RUN
+        is_small = size < ALONE_BYTES or self.source == FRAMES  # those are copied anyway
+        return is_close and is_small and offset + size - self.begin <= MAX_RUN
 
 
 class Fetch:

@@ -214,7 +214,7 @@ class RemoteDataset(Dataset):
 
     def _fetch_ahead(self, shard: int, index: ShardIndex, spans: list[tuple[int, int]]) -> None:
         """Have these windows of a shard on their way, and no others of it."""
-        wanted = [self._extent(index, first, last) for first, last in spans]
+        wanted = [self._extent(shard, index, first, last) for first, last in spans]
         kept = [window for window in self._ahead if window.shard != shard or (window.begin, window.end) in wanted]
         there = [(window.begin, window.end) for window in kept if window.shard == shard]
         for begin, end in wanted:
@@ -223,9 +223,13 @@ class RemoteDataset(Dataset):
                 kept.append(_Window(shard, begin, end, self._fetcher.submit(request)))
         self._ahead = kept
 
-    def _extent(self, index: ShardIndex, first: int, last: int) -> tuple[int, int]:
+    def _extent(self, shard: int, index: ShardIndex, first: int, last: int) -> tuple[int, int]:
         """Bytes of the shard file that hold samples [first, last)."""
-        return int(index.offset[first]), int(index.offset[last - 1] + index.num_bytes[last - 1])
+        begin, end = int(index.offset[first]), int(index.offset[last - 1] + index.num_bytes[last - 1])
+        if "frames" not in index.meta:
+            return begin, end
+        frames = self._frames.table(shard, index.meta)
+        return frames.extent(begin // frames.frame_bytes, min(-(-end // frames.frame_bytes), frames.num_frames))
 
 
 def _runs(offsets: list[int], sizes: list[int]) -> Iterator[tuple[int, int, list[int]]]:

@@ -134,6 +134,27 @@ def test_a_large_shard_is_read_in_windows_with_the_next_on_its_way(
     assert num_bytes >> 23 <= proxy.count(SHARD_GET) <= (num_bytes >> 23) + 2
 
 
+def test_neighbouring_frames_of_a_compressed_shard_come_by_one_request(
+    seaweedfs_bucket: Bucket, tmp_path: Path, proxy: FaultProxy
+) -> None:
+    tree = tree_of(tmp_path / "large", num_samples=40, largest=1_000_000)
+    for number in range(40):  # a raw shard is far larger than its file
+        (tree / f"{number:03d}.pad").write_bytes(bytes(500_000))
+    pack(tree, tmp_path / "here", shards=1, compress="zstd")
+    seaweedfs_bucket.put({f"zst/{path}": data for path, data in files_of(tmp_path / "here").items()})
+    with Dataset.open(seaweedfs_bucket.url("zst")) as there, Dataset.open(os.fspath(tmp_path / "here")) as here:
+        assert list(there.samples(0)) == list(here.samples(0))
+        record = there.manifest.shards[0]
+    assert record.raw_bytes > 1.5 * record.num_bytes
+    windows = (record.raw_bytes >> 23) + 1
+    assert proxy.count(SHARD_GET) <= 2 * windows  # of its frames, and the one on the border that it shares
+    proxy.clear()
+    reader = SampleReader(seaweedfs_bucket.url("zst"))
+    assert reader.read(range(len(reader))) == SampleReader(os.fspath(tmp_path / "here")).read(range(len(reader)))
+    reader.close()
+    assert proxy.count(SHARD_GET) <= 2 * windows
+
+
 def test_what_is_staged_is_read_there(url: str, local: Path, tmp_path: Path, proxy: FaultProxy) -> None:
     here = SampleReader(os.fspath(local))
     staged = tmp_path / "nvme" / f"out-{here.dataset_id[:12]}"
