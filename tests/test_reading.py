@@ -7,6 +7,7 @@ import random
 import shutil
 import tarfile
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from helpers import make_tree, pack, read_members, run_cli, shard_paths
 from shardtool.errors import CorruptShard, FormatError, ShardtoolError, SourceNotFound
 from shardtool.reading import reading
 from shardtool.reading.reading import Dataset
-from shardtool.reading.windows import WINDOW_BYTES, Sample
+from shardtool.reading.windows import WINDOW_BYTES, Sample, windows
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,35 @@ def test_samples_come_in_the_order_of_the_shards_with_every_part(packed: Path) -
     read = {sample.key + b"." + name.encode(): data for sample in samples for name, data in sample.parts.items()}
     assert read == read_members(packed)
     assert {sample.label for sample in samples} == {0, 1}
+
+
+def test_samples_of_any_range_are_the_same_in_blocks_of_any_size(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Dataset.open(os.fspath(packed)) as dataset:
+        wanted = everything(dataset)
+        monkeypatch.setattr("shardtool.reading.windows.BLOCK_SAMPLES", 7)
+        assert everything(dataset, check=True) == wanted
+        whole = list(dataset.samples(1))
+        for start, stop in ((0, 7), (3, 15), (6, 8), (5, 5), (19, 25)):
+            assert list(dataset.samples(1, start, stop)) == whole[start:stop]
+
+
+@pytest.mark.parametrize("shard_format", ["tar", "parquet"])
+@pytest.mark.parametrize("window_bytes", [1, 3000, 1 << 20])
+def test_windows_cover_a_range_in_order_and_stay_below_their_size(
+    tmp_path: Path, shard_format: str, window_bytes: int
+) -> None:
+    drawn = random.Random(5)
+    source = make_tree(tmp_path / "src", {f"{n:02d}.bin": drawn.randbytes(n * 40) for n in range(50)})
+    pack(source, tmp_path / "out", shards=1, format=shard_format)
+    with Dataset.open(os.fspath(tmp_path / "out")) as dataset:
+        index = dataset.index(0)
+        sizes = index.num_bytes if shard_format == "tar" else index.part_bytes
+        for start, stop in ((0, 50), (13, 41), (49, 50), (7, 7)):
+            found = list(windows(index, start, stop, window_bytes))
+            assert [row for first, last in found for row in range(first, last)] == list(range(start, stop))
+            assert all(last - first == 1 or sizes[first:last].sum() <= window_bytes for first, last in found)
+            for (first, last), (_, after) in pairwise(found):
+                assert sizes[first : last + 1].sum() > window_bytes, (first, last, after)
 
 
 def test_every_key_is_found_at_its_place_by_bisection(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@
             ...
 
 Nothing is shared between processes: open a data set in each. Memory: the indexes in use are mapped, never loaded, and
-`samples` holds one window of 1 MiB, or one sample that is larger.
+`samples` holds one window of 1 MiB, or one sample that is larger, beside the keys of 8,192 samples.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 from bisect import bisect_left
 from collections import OrderedDict
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,14 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from shardtool import columns
 from shardtool.errors import AccessDenied, CorruptShard, SourceNotFound
 from shardtool.formats import BYTES, ROWS, open_parts
 from shardtool.formats.frames import FrameCache
 from shardtool.formats.unpacked import fitted
 from shardtool.indexing.cache import load_index
 from shardtool.manifest import MANIFEST, load_manifest
-from shardtool.reading.windows import WINDOW_BYTES, Sample, joined, shown_names, windows
+from shardtool.reading.windows import WINDOW_BYTES, Sample, blocks, windows
 from shardtool.staging.folder import read_staged
 from shardtool.storage import is_remote
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from shardtool.index_file import ShardIndex
     from shardtool.manifest import Manifest
     from shardtool.model import FileRecord
+    from shardtool.reading.windows import Block
 
 LARGE_PART_BYTES = 16 << 10  # mean from which parts are read one by one
 MAX_INDEXES, MAX_FILES, MAX_ROW_READERS = 1024, 64, 8  # kept open; the least recently used go first
@@ -244,22 +245,32 @@ class Dataset:
         stop = index.num_samples if stop is None else min(stop, index.num_samples)
         parts = slice(int(index.part_start[start]), int(index.part_start[max(start, stop)]))
         is_large = int(index.part_bytes[parts].sum()) > LARGE_PART_BYTES * (parts.stop - parts.start)
-        read = self._window if index.addressing == BYTES and not is_large else self._by_part
-        for first, last in windows(index, start, stop):
-            yield from read(shard, index, first, last, check)
+        is_by_part = is_large or index.addressing != BYTES
+        for block in blocks(index, start, stop):
+            if is_by_part:
+                yield from self._by_part(shard, index, block, check)
+                continue
+            for first, last in windows(index, block.first, block.first + len(block.keys)):
+                yield from self._window(shard, index, block, first, last, check)
 
-    def _by_part(self, shard: int, index: ShardIndex, first: int, last: int, check: bool) -> Iterator[Sample]:
+    def _by_part(self, shard: int, index: ShardIndex, block: Block, check: bool) -> Iterator[Sample]:
         """As `_window`, a `pread` a part: large parts are copied once, into memory that the sample before has freed."""
-        low, high = int(index.part_start[first]), int(index.part_start[last])
-        names = shown_names(index.part_names.slice(low, high - low))
-        keys = columns.to_list(index.keys.slice(first, last - first))
-        labels = [None] * len(keys) if index.labels is None else index.labels[first:last].tolist()
-        bounds = (index.part_start[first : last + 1] - low).tolist()
-        for key, label, a, b in zip(keys, labels, bounds[:-1], bounds[1:], strict=True):
-            payloads = self.read_parts(shard, low + a, low + b, check=check)
-            yield Sample(key, label, dict(zip(names[a:b], payloads, strict=True)))
+        low, high = block.first_part, block.first_part + len(block.names)
+        is_rows = index.addressing == ROWS
+        offsets, sizes = index.part_offset[low:high].tolist(), index.part_bytes[low:high].tolist()
+        for key, label, (a, b) in zip(block.keys, block.labels, pairwise(block.bounds), strict=True):
+            if is_rows:
+                payloads = self._rows(shard).read_parts(low + a, low + b)
+            else:
+                payloads = [self.read_range(shard, *part) for part in zip(offsets[a:b], sizes[a:b], strict=True)]
+            if check:
+                self._check(shard, index, low + a, payloads)
+            yield Sample(key, label, dict(zip(block.names[a:b], payloads, strict=True)))
 
-    def _window(self, shard: int, index: ShardIndex, first: int, last: int, check: bool) -> Iterator[Sample]:
+    def _window(
+        self, shard: int, index: ShardIndex, block: Block, first: int, last: int, check: bool
+    ) -> Iterator[Sample]:
+        """Samples [first, last) of a block, by one read."""
         base, end = int(index.offset[first]), int(index.offset[last - 1] + index.num_bytes[last - 1])
         data = self.read_range(shard, base, end - base)
         low, high = int(index.part_start[first]), int(index.part_start[last])
@@ -271,7 +282,7 @@ class Dataset:
             payloads = [data[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
             if check:
                 self._check(shard, index, low, payloads)
-        yield from joined(index, first, last, payloads)
+        return block.samples(first, last, payloads)
 
     def _check(self, shard: int, index: ShardIndex, low: int, payloads: list[bytes]) -> None:
         found = list(map(xxhash.xxh3_64_intdigest, payloads))

@@ -19,7 +19,7 @@ from shardtool.formats import BYTES, ROWS
 from shardtool.formats.unpacked import raw_path
 from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.reading.reading import Dataset
-from shardtool.reading.windows import joined, windows
+from shardtool.reading.windows import block_of, windows
 from shardtool.storage import open_place
 from shardtool.storage.fetching import Fetcher
 
@@ -147,12 +147,13 @@ class RemoteDataset(Dataset):
         spans = list(windows(index, start, stop, WINDOW_BYTES))
         try:
             for number, (first, last) in enumerate(spans):
+                block = block_of(index, first, last)
                 if index.addressing == BYTES:
                     self._fetch_ahead(shard, index, spans[number : number + 2])
-                    yield from self._window(shard, index, first, last, check)
+                    yield from self._window(shard, index, block, first, last, check)
                 else:
-                    parts = int(index.part_start[first]), int(index.part_start[last])
-                    yield from joined(index, first, last, self.read_parts(shard, *parts, check=check))
+                    parts = block.first_part, block.first_part + len(block.names)
+                    yield from block.samples(first, last, self.read_parts(shard, *parts, check=check))
         finally:
             self._ahead = [window for window in self._ahead if window.shard != shard]
 
