@@ -46,7 +46,7 @@ class ShardSource:
         parts: part names to read; None reads all.
         decode: True decodes json, txt, cls, npy and tokens (arrays of ids); or a list of those kinds.
         transform: called with each sample; what it returns is the sample.
-        io: `pread`, or `threads:N` for N reads at a time.
+        io: `pread`, `threads:N` for N reads at a time, or `map` for parts as views of mapped shards, without a copy.
         check: compare every part with its digest.
         cache: a folder that `shardtool stage` fills with some or all of it: what is there is read there.
     """

@@ -178,7 +178,7 @@ def test_parts_are_read_in_any_order(case: Case, tmp_path: Path) -> None:
 
 
 @every_format
-@pytest.mark.parametrize("io", ["pread", "threads:3"])
+@pytest.mark.parametrize("io", ["pread", "map", "threads:3"])
 def test_samples_are_read_by_number(case: Case, tmp_path: Path, io: str) -> None:
     packed(odd_tree(tmp_path / "src", case), tmp_path / "out", case, shards=3)
     wanted = []

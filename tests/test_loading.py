@@ -66,7 +66,7 @@ def table(counts: list[int]) -> SplitShards:
     return SplitShards("train", np.arange(len(counts), dtype=np.int64), array, array * 1000)
 
 
-@pytest.mark.parametrize("io", ["pread", "threads:4"])
+@pytest.mark.parametrize("io", ["pread", "map", "threads:4"])
 def test_a_batch_is_the_samples_asked_for_in_that_order(packed: str, io: str) -> None:
     wanted = contents(packed)
     numbers = random.Random(1).choices(range(NUM_SAMPLES), k=200)
@@ -91,9 +91,87 @@ def test_samples_that_lie_side_by_side_are_one_read(packed: str, monkeypatch: py
 
 
 def test_only_the_parts_asked_for_are_there(packed: str) -> None:
-    found = SampleReader(packed, parts=["json"]).read(range(NUM_SAMPLES))
-    assert {name for sample in found for name in sample} == {"__key__", "json"}
-    assert sum("json" in sample for sample in found) == NUM_SAMPLES // 5
+    wanted = contents(packed)
+    for parts in (["json"], ["bin", "txt"], ["none"]):
+        found = SampleReader(packed, parts=parts, check=True).read(range(NUM_SAMPLES))
+        assert found == [
+            {name: data for name, data in sample.items() if name in ("__key__", *parts)} for sample in wanted
+        ]
+
+
+def test_a_large_part_is_read_into_bytes_of_its_own(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, wanted = SampleReader(packed), contents(packed)
+    data: list[bytes] = []
+    read = reader._files.read
+
+    def kept(*run: int) -> bytes:
+        data.append(read(*run))
+        return data[-1]
+
+    monkeypatch.setattr(reader._files, "read", kept)
+    found = reader.read(range(NUM_SAMPLES))
+    assert found == wanted
+    large = [sample["bin"] for sample in found if len(sample.get("bin", b"")) >= 32 << 10]
+    assert large
+    assert {id(payload) for payload in large} <= {id(piece) for piece in data}, "a copy was cut out of a longer read"
+
+
+def test_a_transform_is_called_in_order_right_after_each_sample_was_read(
+    packed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = contents(packed)
+    events: list[str] = []
+    numbers = random.Random(4).choices(range(NUM_SAMPLES), k=40)
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        events.append(sample["__key__"])
+        return sample
+
+    reader = SampleReader(packed, transform=transform)
+    read = reader._files.read
+
+    def noted(*run: int) -> bytes:
+        events.append("read")
+        return read(*run)
+
+    monkeypatch.setattr(reader._files, "read", noted)
+    assert reader.read(numbers) == [wanted[number] for number in numbers]
+    assert [event for event in events if event != "read"] == [wanted[number]["__key__"] for number in numbers]
+    first, last = (events.index(wanted[number]["__key__"]) for number in (numbers[0], numbers[-1]))
+    assert "read" in events[first:last], "the whole batch was read before"
+    for io in ("threads:2", "map"):
+        found = SampleReader(packed, transform=lambda sample: dict(sample), io=io).read(numbers)
+        assert found == [wanted[number] for number in numbers]
+
+
+def test_views_are_read_only_and_stay_when_all_else_is_closed(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtool.loading.files.MAX_FILES", 2)  # maps are let go of all the time
+    wanted = contents(packed)
+    reader = SampleReader(packed, io="map", check=True)
+    with monkeypatch.context() as context:
+        context.setattr(os, "pread", lambda *_: pytest.fail("pread was called"))
+        found = [reader.read([number])[0] for number in range(NUM_SAMPLES)]
+    reader.close()
+    for sample, whole in zip(found, wanted, strict=True):
+        assert all(type(part) is memoryview and part.readonly for name, part in sample.items() if name != "__key__")
+        assert sample == whole
+    decoded = SampleReader(packed, io="map", decode=["json"]).read(range(NUM_SAMPLES))
+    numbers = [int(sample["txt"].tobytes()) for sample in decoded if "json" in sample]
+    assert numbers == [sample["json"]["number"] for sample in decoded if "json" in sample] != []
+
+
+def test_views_of_a_shard_that_is_cut_short_or_gone_say_so(packed: str, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(packed, tmp_path / "copy")
+    dataset = Dataset.open(str(copy))
+    os.truncate(dataset.shard_path(1), 700)
+    os.truncate(dataset.shard_path(2), 0)
+    os.unlink(dataset.shard_path(3))
+    reader = SampleReader(str(copy), io="map")
+    for number, said in ((31, "ends at byte"), (32, "ends at byte"), (48, "cannot be opened")):
+        with pytest.raises(CorruptShard, match=said):
+            reader.read([number])
 
 
 def test_no_batch_is_read_past_the_end(packed: str) -> None:
@@ -184,7 +262,7 @@ def test_threads_share_a_reader(packed: str, max_files: int, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("io", ["mmap", "threads:0", "threads:x", "threads"])
-def test_io_is_pread_or_threads(io: str) -> None:
+def test_io_is_pread_map_or_threads(io: str) -> None:
     with pytest.raises(UsageProblem, match="io is"):
         threads_of(io)
 
@@ -326,6 +404,19 @@ def test_pieces_are_told_once_and_cover_what_is_read() -> None:
         assert set(zip(batch.shards.tolist(), batch.rows.tolist(), strict=True)) <= told
         most = max(most, len(told) - (step + 1) * 8)
     assert most <= 2 * 2 * 16, "no more than two windows of each of its two lanes are told ahead"
+
+
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_batches_of_any_size_are_told_the_same_pieces(batch: int) -> None:
+    order = Order(np.array([100, 40, 0, 260, 112], np.int64), OrderParams("plw", 3, 4, (2, 2), 1, 8, 2))
+    positions = np.arange(3 * order.num_samples)
+
+    def told(size: int) -> list[tuple[int, ...]]:
+        ahead = PiecesAhead(order, 1000, 4)
+        parts = [ahead.next_pieces(positions[at : at + size]) for at in range(0, len(positions), size)]
+        return sorted(zip(*(np.concatenate(column).tolist() for column in zip(*parts, strict=True)), strict=True))
+
+    assert told(batch) == told(4)
 
 
 @pytest.mark.parametrize(("limit", "windows"), [(1 << 30, 2), (40_000, 1), (10_000, 0)])

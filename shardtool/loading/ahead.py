@@ -41,6 +41,7 @@ class PiecesAhead:
         self._epoch = -1
         self._told = np.zeros(params.lanes, np.int64)  # of each lane, the first window not told
         self._due = np.zeros(params.lanes, np.int64)  # the index in each lane at which to tell again
+        self._quiet_until = 0  # position before which no lane is due
         lane_samples = order.num_samples / params.lanes
         shard_samples = order.num_samples / max(1, len(order.counts))
         piece = shard_samples if params.piece == "shard" else int(params.piece)
@@ -50,7 +51,8 @@ class PiecesAhead:
 
     def next_pieces(self, positions: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """(shards, first rows, counts) of pieces not told before, int64[n] each, from a batch of stream positions."""
-        parts = [part for part in self._new_pieces(positions) if part[0].size] if self.num_windows else []
+        is_quiet = not self.num_windows or not positions.size or int(positions.max()) < self._quiet_until
+        parts = [] if is_quiet else [part for part in self._new_pieces(positions) if part[0].size]
         if not parts:
             return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
         shards, rows, counts = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -64,6 +66,14 @@ class PiecesAhead:
         is_due = (index >= self._due[lanes]) | (epochs != self._epoch)
         for epoch, lane, at in zip(epochs[is_due].tolist(), lanes[is_due].tolist(), index[is_due], strict=True):
             yield from self._tell(epoch, lane, at)
+        self._quiet_until = self._next_due(epochs, lanes)
+
+    def _next_due(self, epochs: Int64Array, lanes: Int64Array) -> int:
+        """The position before which none of these lanes is due; 0 where they are not all that are read."""
+        if len(np.unique(lanes)) < self._num_lanes or (epochs != self._epoch).any():
+            return 0
+        places = self._order.layout.join(lanes, self._due[lanes])
+        return self._epoch * self._order.num_samples + min(int(places.min()), self._order.num_samples)
 
     def _tell(self, epoch: int, lane: int, at: Int64Array) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
         if epoch != self._epoch:

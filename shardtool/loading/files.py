@@ -1,7 +1,7 @@
 """Shard files opened for random reads from several threads, hinted ahead, or held in the page cache whole.
 
-Bytes come by `pread`, or out of a map for shards that were preloaded. Memory: nothing but maps of page cache pages,
-which all processes of a node share.
+Bytes come by `pread`, or out of a map for shards that were preloaded; views are of maps. Memory: nothing but maps of
+pages of the page cache, which all processes of a node share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardFiles", "available_memory"]
 
-MAX_FILES = 256  # kept open; those opened first go first, which costs no bookkeeping a read
+MAX_FILES = 256  # kept open, and mapped for views; those opened first go first, which costs no bookkeeping a read
 PRELOAD_SHARE = 0.9  # of the available memory
 PAGE_BYTES = 4096
 
@@ -38,7 +38,8 @@ class ShardFiles:
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._files: dict[int, _File] = {}
-        self._maps: dict[int, mmap.mmap] = {}
+        self._maps: dict[int, mmap.mmap] = {}  # preloaded
+        self._viewed: dict[int, mmap.mmap] = {}
         self._lock = Lock()
 
     def read(self, shard: int, offset: int, size: int) -> bytes:
@@ -47,17 +48,29 @@ class ShardFiles:
         Raises:
             CorruptShard: the file is gone, or ends before.
         """
-        mapped = self._maps.get(shard)
-        if mapped is not None and offset + size <= len(mapped):
+        if self._maps and (mapped := self._maps.get(shard)) is not None and offset + size <= len(mapped):
             return mapped[offset : offset + size]
         try:
-            file = self._file(shard)  # held until the read is done; what is evicted meanwhile closes only then
+            file = self._files.get(shard) or self._file(shard)  # held until it is read; if evicted, it closes then
             data = os.pread(file.fd, size, offset)
         except OSError:
             data = b""
-        if len(data) < size:  # cut short, or gone: read again where that is explained
-            return self._dataset.read_range(shard, offset, size)
-        return data
+        if len(data) == size:
+            return data
+        return self._dataset.read_range(shard, offset, size)  # cut short, or gone: that is explained there
+
+    def view(self, shard: int, offset: int, size: int) -> memoryview:
+        """As `read`, but nothing is copied: a read-only view of the mapped file, which stays mapped while it is held.
+
+        A file that is cut short while it is mapped ends the process (SIGBUS), as with any map.
+
+        Raises:
+            CorruptShard: the file is gone, or ends before.
+        """
+        mapped = self._maps.get(shard) or self._viewed.get(shard) or self._map_for_views(shard)
+        if mapped is not None and offset + size <= len(mapped):
+            return memoryview(mapped)[offset : offset + size]
+        return memoryview(self._dataset.read_range(shard, offset, size))
 
     def will_need(self, shard: int, offset: int, size: int) -> None:
         """Tell the kernel to read a range ahead; returns at once. Does nothing where the system has no such call."""
@@ -96,6 +109,19 @@ class ShardFiles:
         """Close files and maps; reads under way keep theirs."""
         self._files.clear()
         self._maps.clear()
+        self._viewed.clear()
+
+    def _map_for_views(self, shard: int) -> mmap.mmap | None:
+        """A map of a shard; None where there is nothing to map."""
+        try:
+            mapped = mmap.mmap(self._file(shard).fd, 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # gone, or empty: reading explains it
+            return None
+        with self._lock:
+            self._viewed[shard] = mapped
+            if len(self._viewed) > MAX_FILES:
+                self._viewed.pop(next(iter(self._viewed)))  # unmapped once no view is left
+        return mapped
 
     def _map(self, shard: int) -> None:
         self._dataset.read_range(shard, 0, 0)  # raises where the file is gone
@@ -119,6 +145,8 @@ class ShardFiles:
 
 class _File:
     """A descriptor that closes when the last read that uses it is done."""
+
+    __slots__ = ("fd",)
 
     def __init__(self, path: str) -> None:
         self.fd = -1

@@ -11,8 +11,11 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice, starmap
+from multiprocessing.reduction import ForkingPickler
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import xxhash
@@ -21,78 +24,59 @@ from shardtool.assignment.assignment import fingerprint_of, split_shards
 from shardtool.errors import UsageProblem
 from shardtool.formats import BYTES
 from shardtool.index_file import sample_sizes
+from shardtool.loading.batch_plan import RunLimits, plan_batch
 from shardtool.loading.decode import decoder_for, decoders_named, token_dtype
 from shardtool.loading.memory import reuse_freed_memory
 from shardtool.loading.remote import open_files
-from shardtool.loading.tables import FILE, FRAMES, PARTS, ShardTable
+from shardtool.loading.tables import FILE, FRAMES, ShardTable
 from shardtool.reading.reading import Dataset
 from shardtool.storage import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from shardtool.index_file import ShardIndex
+    from shardtool.loading.batch_plan import BatchPlan
     from shardtool.model import Int64Array
 
 __all__ = ["KEY", "Fetch", "SampleReader", "threads_of"]
 
 KEY = "__key__"  # webdataset's name for it
-MAX_GAP = 8 << 10  # bytes read for nothing rather than another call; a call costs what 8 KiB of copying do
-REMOTE_GAP = 64 << 10  # the same where a call is a request
+REMOTE_LIMITS = RunLimits(gap=64 << 10)  # each call is a request
 REMOTE_THREADS = 16
-MAX_RUN = 8 << 20  # bytes of one read
-ALONE_BYTES = 32 << 10  # a part of so many is read into bytes of its own; cutting it out of a longer read would copy it
+MAP = "map"
 MAX_TABLE_PARTS = 8 << 20  # of all tables kept
 
-Pick = tuple[dict[str, Any], str, int, int, int]  # sample, part name, part, offset, size
-Data: TypeAlias = "bytes | list[bytes]"  # a range, or parts
-
-
-class Run:
-    """One read: bytes begin..end-1 of a shard file (its place in the manifest), and the parts in it."""
-
-    __slots__ = ("begin", "end", "picks", "shard", "source")
-
-    def __init__(self, shard: int, begin: int, end: int, picks: list[Pick], source: str = FILE) -> None:
-        self.shard, self.begin, self.end, self.picks, self.source = shard, begin, end, picks, source
-
-    def takes(self, offset: int, size: int, gap: int) -> bool:
-        """True where a part lies close and is small enough to be read along."""
-        if self.source == PARTS:
-            return True
-        is_close = self.begin <= offset <= self.end + gap
-        is_small = size < ALONE_BYTES or self.source == FRAMES  # those are copied anyway
-        return is_close and is_small and offset + size - self.begin <= MAX_RUN
+Data: TypeAlias = "bytes | memoryview | list[Any]"  # a range, or parts
 
 
 class Fetch:
     """A batch under way. `samples` waits for it."""
 
-    def __init__(
-        self,
-        reader: SampleReader,
-        runs: list[Run],
-        found: list[dict[str, Any]],
-        is_valid: NDArray[np.bool_] | None,
-    ) -> None:
-        self._reader, self._runs, self._found, self._is_valid = reader, runs, found, is_valid
+    def __init__(self, reader: SampleReader, plan: BatchPlan, is_valid: NDArray[np.bool_] | None) -> None:
+        self._reader, self._plan, self._is_valid = reader, plan, is_valid
         self._pending: list[Future[list[Data]]] = []
 
     def begin(self, pool: ThreadPoolExecutor, tasks: int) -> Fetch:
         """Have so many tasks of a pool read the batch, every tasks-th range each."""
-        self._pending = [pool.submit(self._reader.read_runs, self._runs[task::tasks]) for task in range(tasks)]
+
+        def read(task: int) -> list[Data]:
+            return list(self._reader.reads(self._plan, slice(task, None, tasks)))
+
+        self._pending = [pool.submit(read, task) for task in range(tasks)]
         return self
 
     def samples(self) -> list[Any]:
         """The samples, in the order that was asked for."""
         if not self._pending:
-            self._reader.unpack(self._runs, self._reader.read_runs(self._runs))
+            return self._reader.finish(self._plan, self._reader.reads(self._plan), self._is_valid)
+        data: list[Data] = [b""] * len(self._plan.runs)
         for task, future in enumerate(self._pending):
-            self._reader.unpack(self._runs[task :: len(self._pending)], future.result())
-        return self._reader.finish(self._found, self._is_valid)
+            data[task :: len(self._pending)] = future.result()
+        return self._reader.finish(self._plan, iter(data), self._is_valid)
 
 
 class SampleReader:
@@ -103,8 +87,10 @@ class SampleReader:
         split: its name; "" takes the only one, or `train`.
         parts: part names to read; None reads all. A sample without such a part lacks the entry.
         decode: True decodes json, txt, cls, npy and tokens, False leaves bytes; or a list of those kinds.
-        transform: called with each sample; what it returns is the sample.
+        transform: called with each sample; what it returns is the sample. With `pread` and `map` it is called right
+            after the sample was read, whose bytes it then finds in the processor's cache.
         io: `pread` reads one range after the other, `threads:N` N at a time; 16 at a time from an object store.
+            `map` copies nothing: parts are read-only memoryviews of the mapped shards, valid as long as they are held.
         valid: name of an entry that is False for samples which `pad` repeats, True for all others; "" adds none.
         check: compare every part with the digest in the index.
         cache: a folder that `shardtool stage` fills with some or all of it: what is there is read there.
@@ -131,9 +117,9 @@ class SampleReader:
         self._parts = None if parts is None else frozenset(parts)
         self._kinds, self._transform = decoders_named(decode), transform
         self._threads, self._valid, self._check = threads_of(io), valid, check
-        self._cache, self._gap = os.fspath(cache), MAX_GAP
+        self._is_mapped, self._cache, self._limits = io == MAP, os.fspath(cache), RunLimits()
         if is_remote(self._path):
-            self._gap, self._threads = REMOTE_GAP, self._threads if io != "pread" else REMOTE_THREADS
+            self._limits, self._threads = REMOTE_LIMITS, self._threads if "threads" in io else REMOTE_THREADS
         manifest = Dataset.open(self._path).manifest
         self._dtype = token_dtype(manifest)
         self.dataset_id = manifest.dataset_id
@@ -170,13 +156,15 @@ class SampleReader:
     ) -> Fetch:
         """Begin to read a batch in the background, with `ahead` even where `io` is `pread`."""
         self._reopen()
+        wanted = np.asarray(numbers, np.int64)
+        is_in_background = self._threads > 1 or ahead
         with self._lock:
-            runs, found = self._plan(np.asarray(numbers, np.int64))
-            if self._pool is None and (self._threads > 1 or ahead):
+            plan = self._plan(wanted, in_batch_order=self._transform is not None and not is_in_background)
+            if self._pool is None and is_in_background:
                 self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="shardtool-read")
-        fetch = Fetch(self, runs, found, is_valid)
-        if runs and self._pool is not None:
-            fetch.begin(self._pool, min(self._threads, len(runs)))
+        fetch = Fetch(self, plan, is_valid)
+        if plan.runs and self._pool is not None:
+            fetch.begin(self._pool, min(self._threads, len(plan.runs)))
         return fetch
 
     def numbers(self, shards: Int64Array, rows: Int64Array) -> Int64Array:
@@ -225,42 +213,62 @@ class SampleReader:
             self._dataset.close()
         self._pid = 0
 
-    def read_runs(self, runs: list[Run]) -> list[Data]:
-        """The bytes of each range, or the parts of it."""
-        read = self._files.read
-        return [
-            read(run.shard, run.begin, run.end - run.begin) if run.source == FILE else self._read_by_format(run)
-            for run in runs
-        ]
+    def reads(self, plan: BatchPlan, chosen: slice = slice(None)) -> Iterator[Data]:
+        """The bytes of the runs of a plan, or of some, or the parts of them; each is read when it is asked for."""
+        runs = plan.runs[chosen]
+        if plan.source == FILE:
+            return starmap(self._files.view if self._is_mapped else self._files.read, runs)
+        data = starmap(partial(self._read_by_format, plan), runs)
+        return map(_view_of, data) if self._is_mapped else data
 
-    def _read_by_format(self, run: Run) -> Data:
+    def _read_by_format(self, plan: BatchPlan, shard: int, begin: int, size: int) -> bytes | list[bytes]:
         """What no `pread` gives; one thread at a time, for the reader of a shard keeps what it decoded last."""
         with self._lock:
-            if run.source == FRAMES:
-                return self._dataset.read_range(run.shard, run.begin, run.end - run.begin)
-            read = self._dataset.read_part
-            return [read(run.shard, part, check=False) for _, _, part, _, _ in run.picks]
+            if plan.source == FRAMES:
+                return self._dataset.read_range(shard, begin, size)
+            table, read = self._table(shard), self._dataset.read_part
+            rows = plan.rows[begin : begin + size].tolist()
+            return [read(shard, table.index_row(row), check=False) for row in rows]
 
-    def unpack(self, runs: list[Run], data: list[Data]) -> None:
-        """Cut the parts out of the ranges, and decode them."""
-        is_plain = not (self._check or self._kinds)
-        for run, piece in zip(runs, data, strict=True):
-            if isinstance(piece, list):
-                for (sample, name, part, _, _), payload in zip(run.picks, piece, strict=True):
-                    sample[name] = payload if is_plain else self._value(run.shard, name, part, payload)
-                continue
-            begin = run.begin
-            for sample, name, part, offset, size in run.picks:
-                payload = piece[offset - begin : offset - begin + size]
-                sample[name] = payload if is_plain else self._value(run.shard, name, part, payload)
+    def finish(self, plan: BatchPlan, reads: Iterator[Data], is_valid: NDArray[np.bool_] | None) -> list[Any]:
+        """The samples of a plan in the order of the batch, decoded, marked and transformed.
 
-    def finish(self, found: list[dict[str, Any]], is_valid: NDArray[np.bool_] | None) -> list[Any]:
-        """Mark what is repeated, then transform."""
+        Args:
+            plan: says what to cut.
+            reads: data of its runs, one after the other.
+            is_valid: bool[n], what to mark samples with.
+        """
+        samples = _cut(plan, reads)
+        if self._check or self._kinds:
+            samples = self._decoded(plan, samples)
+        if self._transform is None or not plan.is_in_batch_order:
+            samples = iter(_placed(plan, samples))
         if self._valid:
-            marks = [True] * len(found) if is_valid is None else is_valid.tolist()
-            for sample, mark in zip(found, marks, strict=True):
-                sample[self._valid] = mark
-        return found if self._transform is None else [self._transform(sample) for sample in found]
+            samples = self._marked(samples, [True] * len(plan.spots) if is_valid is None else is_valid.tolist())
+        return list(samples if self._transform is None else map(self._transform, samples))
+
+    def _marked(self, samples: Iterator[dict[str, Any]], marks: list[bool]) -> Iterator[dict[str, Any]]:
+        for sample, mark in zip(samples, marks, strict=True):
+            sample[self._valid] = mark
+            yield sample
+
+    def _decoded(self, plan: BatchPlan, samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Compare parts with their digests where asked, then decode them."""
+        parts = enumerate(plan.names)
+        for sample, count in zip(samples, plan.counts, strict=True):
+            for part, name in islice(parts, count):
+                if self._check:
+                    self._compare(int(plan.shards[part]), int(plan.rows[part]), sample[name])
+                decode = self._decoders[name]
+                if decode is not None:
+                    sample[name] = decode(bytes(sample[name]))
+            yield sample
+
+    def _compare(self, shard: int, part: int, payload: bytes) -> None:
+        with self._lock:
+            table = self._table(shard)
+            if xxhash.xxh3_64_intdigest(payload) != table.digest[part]:
+                self._dataset.read_part(shard, table.index_row(part))  # raises, and says where
 
     def _locate(self, numbers: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(shard of the split, row) of sample numbers."""
@@ -270,48 +278,17 @@ class SampleReader:
         shards = np.searchsorted(self._edges, numbers, side="right") - 1
         return shards, numbers - self._edges[shards]
 
-    def _plan(self, numbers: Int64Array) -> tuple[list[Run], list[dict[str, Any]]]:
-        """(ranges to read, ascending but for parts that lie elsewhere; the samples, still without their bytes)."""
-        by_place = np.argsort(numbers, kind="stable")
-        shards, rows = self._locate(numbers[by_place])
-        found: list[dict[str, Any]] = [{} for _ in range(len(numbers))]
-        runs: list[Run] = []
-        known, wanted, gap = -1, self._parts, self._gap
-        for spot, shard, row in zip(by_place.tolist(), shards.tolist(), rows.tolist(), strict=True):
-            if shard != known:
-                known, place, run = shard, int(self.shards.places[shard]), Run(-1, -MAX_RUN, -MAX_RUN, [])
-                table = self._table(place)
-                starts, offsets, sizes = table.part_start, table.offset, table.size
-            sample = found[spot]
-            sample[KEY] = table.key(row)
-            for part in range(starts[row], starts[row + 1]):
-                name = table.names[table.code[part]]
-                if wanted is not None and name not in wanted:
-                    continue
-                offset, size = offsets[part], sizes[part]
-                sample[name] = b""  # keeps the order of the parts, whichever is read first
-                if run.takes(offset, size, gap):
-                    run.picks.append((sample, name, part, offset, size))
-                    run.end = max(run.end, offset + size)
-                else:
-                    run = Run(place, offset, offset + size, [(sample, name, part, offset, size)], table.source)
-                    runs.append(run)
-        return runs, found
-
-    def _value(self, shard: int, name: str, part: int, payload: bytes) -> Any:
-        if self._check:
-            with self._lock:
-                wanted = self._table(shard).digest[part]
-                if xxhash.xxh3_64_intdigest(payload) != wanted:
-                    self._dataset.read_part(shard, part)  # raises, and says where
-        decode = self._decoders[name]
-        return payload if decode is None else decode(payload)
+    def _plan(self, numbers: Int64Array, *, in_batch_order: bool) -> BatchPlan:
+        spots = np.argsort(numbers, kind="stable")
+        shards, rows = self._locate(numbers[spots])
+        places = self.shards.places[shards]
+        return plan_batch(places, rows, spots, self._table, self._limits, in_batch_order=in_batch_order)
 
     def _table(self, place: int) -> ShardTable:
         table = self._tables.get(place)
         if table is None:
-            table = self._tables[place] = ShardTable.of(self._dataset.index(place))
-            for name in table.names:
+            table = self._tables[place] = ShardTable.of(self._dataset.index(place), self._parts)
+            for name in table.names.tolist():
                 self._decoders.setdefault(name, decoder_for(name, self._kinds, self._dtype))
             self._table_parts += table.num_parts
             while self._table_parts > MAX_TABLE_PARTS and len(self._tables) > 1:
@@ -340,18 +317,50 @@ class SampleReader:
         self._decoders: dict[str, Callable[[bytes], Any] | None] = {}
         if self._preloaded.size:
             self._files.preload(self._preloaded.tolist(), warm=False)
+        if self._is_mapped:
+            ForkingPickler.register(memoryview, _sent)
         self._pid = os.getpid()  # last: it says that all the rest is there
 
 
+def _sent(view: memoryview) -> tuple[type, tuple[bytes]]:
+    """What multiprocessing sends for a view, which has no pickle of its own; a queue would wait for it without end."""
+    return memoryview, (view.tobytes(),)
+
+
+def _view_of(data: Data) -> Data:
+    return [memoryview(part) for part in data] if isinstance(data, list) else memoryview(data)
+
+
+def _cut(plan: BatchPlan, reads: Iterator[Data]) -> Iterator[dict[str, Any]]:
+    """The samples of a plan, in its order."""
+    parts = zip(plan.run_of, plan.names, plan.cuts, strict=True)
+    known, data = -1, cast("Any", b"")
+    for key, count in zip(plan.keys, plan.counts, strict=True):
+        sample: dict[str, Any] = {KEY: key}
+        for run, name, cut in islice(parts, count):
+            if run != known:
+                known, data = run, next(reads)
+            sample[name] = data[cut]
+        yield sample
+
+
+def _placed(plan: BatchPlan, samples: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Samples in the order of the batch."""
+    found: list[dict[str, Any]] = [{}] * len(plan.spots)
+    for spot, sample in zip(plan.spots, samples, strict=True):
+        found[spot] = sample
+    return found
+
+
 def threads_of(io: str) -> int:
-    """Reads at a time: 1 for `pread`, N for `threads:N`.
+    """Reads at a time: 1 for `pread` and `map`, N for `threads:N`.
 
     Raises:
         UsageProblem: anything else.
     """
     kind, _, number = io.partition(":")
-    if io == "pread":
+    if io in ("pread", MAP):
         return 1
     if kind == "threads" and number.isdecimal() and 1 <= int(number) <= 256:
         return int(number)
-    raise UsageProblem(f"io is {io!r}", hint="io= takes pread, or threads:N with 1 to 256 threads")
+    raise UsageProblem(f"io is {io!r}", hint="io= takes pread, map, or threads:N with 1 to 256 threads")

@@ -68,6 +68,12 @@ class RemoteShardFiles(ShardFiles):
             return super().read(shard, offset, size)
         return self._remote.read_file(shard, offset, size)
 
+    def view(self, shard: int, offset: int, size: int) -> memoryview:
+        """As `ShardFiles.view` where the shard lies in the cache folder; else of bytes that were fetched."""
+        if self._is_local(shard):
+            return super().view(shard, offset, size)
+        return memoryview(self.read(shard, offset, size))
+
     def will_need(self, shard: int, offset: int, size: int) -> None:
         """Fetch a range ahead; returns at once."""
         if self._is_local(shard):

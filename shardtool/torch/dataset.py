@@ -40,8 +40,8 @@ class ShardDataset(Dataset[Any]):
         split: its name; "" takes the only one, or `train`.
         parts: part names to read; None reads all.
         decode: True decodes json, txt, cls, npy and tokens (arrays of ids); or a list of those kinds.
-        transform: called with each sample in the loader worker; what it returns is the sample.
-        io: `pread`, or `threads:N` for N reads at a time.
+        transform: called with each sample in the loader worker, once it was read; what it returns is the sample.
+        io: `pread`, `threads:N` for N reads at a time, or `map` for parts as views of mapped shards, without a copy.
         valid: name of an entry that is False for samples which policy `pad` repeats; "" adds none.
         check: compare every part with its digest.
         cache: a folder that `shardtool stage` fills with some or all of it: what is there is read there.

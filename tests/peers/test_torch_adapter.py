@@ -90,6 +90,33 @@ def test_resume_after_every_batch_with_other_workers(numbers: str, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_views_are_decoded_in_the_workers(numbers: str, kind: str) -> None:
+    def decoded(sample: dict[str, Any]) -> tuple[str, bytes]:
+        return sample["__key__"], bytes(sample["txt"])
+
+    def batches(io: str, num_workers: int) -> list[Any]:
+        dataset = ShardDataset(numbers, io=io, transform=decoded)
+        options: dict[str, Any] = {"num_workers": num_workers, "collate_fn": tuple}
+        if kind == "stream":
+            return list(ResumableLoader(ShardStream(dataset, global_batch=12), **options))
+        return list(ResumableLoader(dataset, batch_sampler=ShardBatchSampler(dataset, global_batch=12), **options))
+
+    wanted = batches("pread", 0)
+    assert len(wanted) == 9
+    assert batches("map", 0) == batches("map", 2) == wanted
+
+
+def test_views_arrive_from_a_worker_as_views_of_a_copy(numbers: str) -> None:
+    def batches(io: str) -> list[Any]:
+        stream = ShardStream(ShardDataset(numbers, io=io), global_batch=12)
+        return list(ResumableLoader(stream, num_workers=1, collate_fn=list))
+
+    found = batches("map")
+    assert found == batches("pread")
+    assert all(type(sample["txt"]) is memoryview for batch in found for sample in batch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_prefetched_batches_are_not_in_the_state(numbers: str, kind: str) -> None:
     loader = make(numbers, kind, num_workers=2, loader={"prefetch_factor": 3})
     for number, _ in enumerate(loader):
