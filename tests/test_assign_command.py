@@ -356,6 +356,7 @@ def test_forms_that_contradict_one_another_are_refused_with_a_cure(out: Path, ar
     done = run_cli("assign", out, *args)
     assert done.code == 2, done.out + done.err
     assert cure in done.err
+    assert not done.out, "nothing is said before all is known to be right"
 
 
 # --- refusals
@@ -376,6 +377,11 @@ def test_forms_that_contradict_one_another_are_refused_with_a_cure(out: Path, ar
         (("--order", "random"), "did you mean full?"),
         (("--policy", "wrap"), "did you mean carry?"),
         (("--world-size", "300", "--loader-workers", "2", "--emit", "urls", "-o", "x"), "--lanes 600"),
+        (("--position", str(2**63)), "beyond 2^62"),
+        (("--epoch", str(2**60)), "beyond 2^62"),
+        (("--batch-size", str(2**63)), "beyond 2^62"),
+        (("--lanes", str(10**12)), "leave lanes out"),
+        (("--json", "--expand", f"{2**63 - 1}:5"), "go beyond 2^62"),
     ],
 )
 def test_configurations_that_starve_a_rank_or_make_no_sense_exit_2_with_the_cure(

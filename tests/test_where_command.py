@@ -13,6 +13,7 @@ from helpers import make_tree, pack, run_cli
 
 from shardtool.assignment.assignment import Wish, assign
 from shardtool.manifest import load_manifest
+from shardtool.reading.reading import Dataset
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs/reference/schemas/where.schema.json").read_text())
 NUM_SAMPLES = 53
@@ -145,3 +146,10 @@ def test_the_answer_fits_80_columns(out: Path) -> None:
 def test_what_is_not_read_says_why_in_words(out: Path) -> None:
     done = run_cli("where", out, "1/001", "--position", "106", "--epoch", "0")
     assert "not in this epoch: position " in " ".join(done.out.split())
+
+
+def test_an_epoch_beyond_all_positions_is_refused(out: Path) -> None:
+    with Dataset.open(str(out)) as dataset:
+        key = dataset.index(0).key(0).decode()
+    refused = run_cli("where", out, key, "--epoch", str(2**60))
+    assert (refused.code, "lies beyond position 2^62" in refused.err) == (2, True), refused.err

@@ -21,7 +21,7 @@ from shardtool.assignment.assign import check_feasible, coverage, rank_counts, s
 from shardtool.errors import UsageProblem
 from shardtool.order.deal import Deal
 from shardtool.order.order import Order
-from shardtool.order.params import OrderParams, choose_params, lane_radices
+from shardtool.order.params import MAX_LANES, MAX_POSITION, OrderParams, choose_params, lane_radices
 from shardtool.order.state import dump_state, load_state
 
 if TYPE_CHECKING:
@@ -173,8 +173,10 @@ class Assignment:
         """The samples a rank reads among `count` positions of the stream from `first` on, in reading order.
 
         Raises:
-            UsageProblem: `first` lies before the position where the run begins.
+            UsageProblem: `first` lies before the position where the run begins, or they go beyond 2^62.
         """
+        if first + count > MAX_POSITION:
+            raise UsageProblem(f"{count:,} positions from {first:,} on go beyond 2^62", hint="--expand FROM:COUNT")
         if first < self.position:
             raise UsageProblem(
                 f"position {first:,} lies before {self.position:,}, where reading begins",
@@ -291,6 +293,11 @@ def choose_order(
     if lanes is None and mode == "shard" and params.lanes % sizes[0] and sizes[0] <= shards.num_samples:
         lanes = sizes[0]  # pieces and windows ask for long lanes; whole shards do not
     if lanes is not None:
+        if lanes > max(shards.num_samples, MAX_LANES):
+            raise UsageProblem(
+                f"{lanes:,} lanes for {shards.num_samples:,} samples: most of them would be empty",
+                hint="leave lanes out",
+            )
         params = replace(params, lanes=lanes, radices=lane_radices(lanes, nodes))
     return params if window is None else replace(params, window=window)
 

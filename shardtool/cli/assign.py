@@ -148,6 +148,8 @@ def _tell(
     from shardtool.assignment.files import assign_pieces, extents_of, head_document, reader_rows, reader_urls
 
     folder = chosen["folder"]
+    if chosen["expand"]:
+        found.sequence(0, *chosen["expand"])  # says what is wrong before anything is written
     extents = extents_of(dataset) if emit in ("json", "parquet", "urls") else None  # what asks for an index
     head = head_document(found, summary)
     if folder:

@@ -21,6 +21,7 @@ import numpy as np
 
 from shardtool.errors import UsageProblem
 from shardtool.order.lanes import FixedPieces, LaneLayout, Pieces, ShardPieces, grouped
+from shardtool.order.params import MAX_POSITION
 from shardtool.order.permute import TABLE_LIMIT, Permutation, Purpose, derive_key
 
 if TYPE_CHECKING:
@@ -154,8 +155,10 @@ class Order:
         """int64[n]: the position in the stream at which an epoch reads each (shard, row); the inverse of `locate`.
 
         Raises:
-            UsageProblem: a shard or row that does not exist.
+            UsageProblem: a shard or row that does not exist, or an epoch beyond position 2^62.
         """
+        if not 0 <= epoch * self.num_samples <= MAX_POSITION:
+            raise UsageProblem(f"epoch {epoch:,} lies beyond position 2^62", hint="epochs count from 0")
         shards, rows = np.asarray(shards, np.int64), np.asarray(rows, np.int64)
         known = (shards >= 0) & (shards < len(self.counts)) & (rows >= 0)
         known[known] = rows[known] < self.counts[shards[known]]

@@ -30,6 +30,7 @@ LANES_PER_RANK = 8  # at a fixed number of samples in flight, lanes mix better t
 MIN_WINDOWS_PER_LANE = 4
 MAX_LANES = 4096  # unless one world size alone needs more
 MAX_SEED = (1 << 64) - 1
+MAX_POSITION = 1 << 62  # of the stream: positions are int64, and an epoch more must fit
 
 
 @dataclass(frozen=True)
