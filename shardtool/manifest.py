@@ -36,6 +36,7 @@ __all__ = [
     "encode_manifest",
     "load_manifest",
     "merge_parts",
+    "no_manifest",
     "publish",
     "versions",
 ]
@@ -210,7 +211,7 @@ def load_manifest(out: str) -> Manifest:
     try:
         data = open_place(out).read(MANIFEST)
     except FileNotFoundError as error:
-        raise _no_manifest(out) from error
+        raise no_manifest(out) from error
     try:
         return decode_manifest(data)
     except (KeyError, TypeError, ValueError) as error:
@@ -221,7 +222,8 @@ def load_manifest(out: str) -> Manifest:
         ) from error
 
 
-def _no_manifest(out: str) -> SourceNotFound:
+def no_manifest(out: str) -> SourceNotFound:
+    """The error for a place without a manifest: unfinished, no data set, or not there at all."""
     place = open_place(out)
     is_there = os.path.isdir(out) if place.is_local else next(iter(place.list()), None) is not None
     if exists(place, HIDDEN) if place.is_local else next(iter(place.list(f"{HIDDEN}/")), None) is not None:

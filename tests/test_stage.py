@@ -420,7 +420,7 @@ def test_a_manifest_cannot_lead_out_of_the_target(tmp_path: Path, place: str) ->
 
 
 def test_a_source_without_a_manifest_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFound, match="no finished data set"):
+    with pytest.raises(SourceNotFound, match="does not exist"):
         run_stage(tmp_path / "nowhere", tmp_path / "nvme")
 
 
@@ -508,6 +508,25 @@ def test_a_file_that_was_altered_is_mended_block_by_block(large: Path, tmp_path:
     run_stage(place, tmp_path)
     assert dict(place.reads) == {("data/train-00001-of-00002.tar", BLOCK_BYTES): 1}
     assert shard_bytes(only(tmp_path)) == shard_bytes(large)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "shardtool/staged/1", "shards": 5}', '"abc"'])
+def test_a_damaged_declaration_is_damage_and_stage_writes_it_again(small: Path, tmp_path: Path, text: str) -> None:
+    run_stage(small, tmp_path, select="list", listed="0-1")
+    run_stage(small, tmp_path, select="list", listed="2")
+    folder = only(tmp_path)
+    text = (
+        json.dumps(json.loads((folder / "staged.json").read_bytes()) | {"shards": "abc"}) if text == '"abc"' else text
+    )
+    (folder / "staged.json").write_text(text)
+    result = verify(os.fspath(folder), WorkerPool(0), Said())
+    assert [fault.kind for fault in result.faults] == ["staged"]
+    assert f"shardtool stage SRC {tmp_path} writes it again" in run_cli("verify", folder).err
+    run_stage(small, tmp_path, select="list", listed="1")
+    staged = read_staged(os.fspath(folder))
+    assert staged is not None
+    assert staged.shards == (0, 1, 2)
+    check(folder)
 
 
 def test_a_folder_that_is_not_ours_is_refused(small: Path, tmp_path: Path) -> None:

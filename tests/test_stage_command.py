@@ -332,3 +332,16 @@ def test_a_stale_position_of_an_earlier_run_moves_no_window(tmp_path: Path, nvme
     document: dict[str, Any] = stage(source, nvme, "--budget", str(budget), "--order", "none").json
     assert document["is_complete"] is False
     assert staged_shards_of(only(nvme)) == ["train-00000-of-00004.tar", "train-00001-of-00004.tar"]
+
+
+def test_epochs_without_end_are_refused(tmp_path: Path) -> None:
+    ran = run_cli("stage", tmp_path, tmp_path / "nvme", "--epochs", "0:1000000000")
+    assert ran.code == 2
+    assert "more than 10,000 epochs" in ran.err
+    assert "--all" in ran.err
+
+
+def test_a_source_that_is_not_there_is_called_so(tmp_path: Path) -> None:
+    ran = run_cli("stage", tmp_path / "nowhere", tmp_path / "nvme")
+    assert ran.code == 5
+    assert "nowhere does not exist" in ran.err

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 NOT_HERE = ("--epoch", "--loader-workers", "--num-nodes")  # told by --epochs; of no matter; with other words below
+MAX_EPOCHS = 10_000  # each is looked at: a millisecond and more
 MODES = ("status", "verify", "gc")
 
 
@@ -44,6 +45,13 @@ class EpochsType(click.ParamType[tuple[int, int]]):
         if not (first.isdecimal() and end.isdecimal()) or int(first) >= int(end):
             raise BadValue(
                 f"{value!r} is not FIRST:END", hint="write it like 0:3, for epochs 0, 1 and 2", param=param, ctx=ctx
+            )
+        if int(end) - int(first) > MAX_EPOCHS:
+            raise BadValue(
+                f"{value!r} are more than {MAX_EPOCHS:,} epochs",
+                hint="--all brings every shard, whatever the epochs",
+                param=param,
+                ctx=ctx,
             )
         return int(first), int(end)
 

@@ -39,13 +39,13 @@ class SizeType(click.ParamType[int]):
         if size < SMALLEST_SIZE_BYTES:
             raise (
                 BadValue(
-                    f"{value} means {size} bytes, too small for a shard",
+                    f"{value} means {size} bytes, which is too small",
                     hint=f"did you mean {value}MiB?",
                     param=param,
                     ctx=ctx,
                 )
                 if str(value).isdigit()
-                else BadValue(f"{value} is too small for a shard", param=param, ctx=ctx)
+                else BadValue(f"{value} is too small", param=param, ctx=ctx)
             )
         return size
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from shardtool.report.text import printable
@@ -62,6 +63,8 @@ def repair_hint(result: VerifyResult) -> str:
         )
     elif kinds & {*_REBUILT}:
         hints.append(f"shardtool index {out} builds it again from the shards")
+    if "staged" in kinds:
+        hints.append(f"shardtool stage SRC {os.path.dirname(os.path.abspath(out))} writes it again")
     if kinds & {"duplicate_key", "reader", "not_adjacent"}:
         hints.append("extract the samples and pack them again: shardtool groups, names and checks anew")
     for fault in result.faults:

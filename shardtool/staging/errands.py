@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardtool.assignment.assignment import assign
-from shardtool.errors import DestinationError, FormatError, SourceNotFound, UsageProblem
+from shardtool.errors import DestinationError, FormatError, UsageProblem
 from shardtool.formats.unpacked import decompressed
-from shardtool.manifest import MANIFEST, decode_manifest, encode_manifest
+from shardtool.manifest import MANIFEST, decode_manifest, encode_manifest, no_manifest
 from shardtool.staging.folder import Target, target_in
 from shardtool.staging.share import Share, node_share, parse_ranges, socket_of
 from shardtool.units import format_bytes
@@ -115,11 +115,7 @@ def _read_manifest(place: Place) -> bytes:
     try:
         return place.read(MANIFEST)
     except FileNotFoundError as error:
-        raise SourceNotFound(
-            f"{place.url} holds no finished data set: there is no {MANIFEST}",
-            hint="name the folder that shardtool pack wrote; shardtool status tells how far a run is",
-            where={"path": place.url},
-        ) from error
+        raise no_manifest(place.url) from error
 
 
 def _decoded(place: Place, data: bytes) -> Manifest:

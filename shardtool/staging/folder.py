@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardtool.errors import DestinationError, DestinationExists, FormatError
+from shardtool.errors import DestinationError, DestinationExists, FormatError, UsageProblem
 from shardtool.staging.share import join_ranges, parse_ranges
 from shardtool.storage.local import put_file, write_errors
 
@@ -153,7 +153,7 @@ def read_staged(folder: str) -> Staged | None:
         return Staged(document["dataset_id"], document["source"], shards, *flags)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, UsageProblem) as error:
         raise FormatError(
             f"{path} is damaged: {error}",
             hint="shardtool stage SRC DST writes it again",

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from shardtool.errors import UsageProblem
+from shardtool.errors import FormatError, UsageProblem
 from shardtool.loading.files import available_memory
 from shardtool.manifest import MANIFEST
 from shardtool.staging.arriving import CopyOptions, Route
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from shardtool.manifest import ManifestShard
+    from shardtool.manifest import Manifest, ManifestShard
     from shardtool.staging.arriving import CopyTotals
     from shardtool.staging.errands import Errand
     from shardtool.staging.folder import Target
@@ -194,8 +194,7 @@ def _prepare(route: Route, errand: Errand, request: StageRequest, missing: Seque
         if not route.table.holds(record):
             bring_small(route, record)
             route.vouch(record)
-    before = read_staged(target.path)
-    shards = {*errand.share.shards, *(before.shards if before else ())}
+    shards = {*errand.share.shards, *_declared(route, manifest)}
     write_staged(
         target,
         Staged(
@@ -209,6 +208,15 @@ def _prepare(route: Route, errand: Errand, request: StageRequest, missing: Seque
     )
     if not _has(target.final(MANIFEST), errand.manifest_data):
         put_file(target.path, MANIFEST, errand.manifest_data, tag=TAG, durable=durable)
+
+
+def _declared(route: Route, manifest: Manifest) -> Sequence[int]:
+    """The shards that are meant to be here already; those that are here, where staged.json is damaged."""
+    try:
+        before = read_staged(route.target.path)
+    except FormatError:
+        return [n for n, shard in enumerate(manifest.shards) if all(map(route.table.holds, files_of(shard)))]
+    return before.shards if before else ()
 
 
 def _has(path: str, data: bytes) -> bool:

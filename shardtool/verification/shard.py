@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from shardtool import columns
-from shardtool.errors import CorruptShard, ShardtoolError
+from shardtool.errors import CorruptShard, RemoteError, ShardtoolError
 from shardtool.formats import BYTES, ROWS, Settings, get_format
 from shardtool.formats.frames import Frames
 from shardtool.formats.tar_header import BLOCK, TRAILER_BYTES
@@ -53,7 +53,7 @@ SHARD_KINDS = ("missing", "truncated", "size", "altered", "structure", "unreadab
 class Fault:
     """One thing that is not as it should be.
 
-    Kinds: `manifest` `labels` `side_file` `totals` (what the data set says of itself) · `missing` `truncated`
+    Kinds: `manifest` `labels` `side_file` `totals` `staged` (what the data set says of itself) · `missing` `truncated`
     `size` `altered` `structure` `unreadable` (a shard file) · `index` (an index file) · `duplicate_key` `not_adjacent`
     `reader` (samples) · `stranger` `partial` `renamed` (other files).
     """
@@ -146,6 +146,8 @@ def _trusted_index(job: VerifyJob, report: ShardReport) -> ShardIndex | None:
         message = "missing"
     except OSError as error:
         message = f"cannot be read: {error.strerror or error}"
+    except RemoteError:
+        raise  # the store fails, which says nothing of the index
     except ShardtoolError as error:
         message, index = f"damaged: {error.message}", None
     if message:

@@ -33,7 +33,7 @@ from shardtool.names import DATA, INDEX
 from shardtool.packing.receipts import digest_of, parts_document, read_receipts, valid_receipts
 from shardtool.planning.plan_file import PLAN_JSON, load_plan
 from shardtool.sources.junk import junk_reason
-from shardtool.staging.folder import staged_shards
+from shardtool.staging.folder import STAGED, staged_shards
 from shardtool.storage import open_place
 from shardtool.storage.files import Sizes, absolute, exists
 from shardtool.storage.local import is_temp_name
@@ -137,7 +137,9 @@ def verify(out: str, pool: WorkerPool, say: Say, *, is_deep: bool = False, reade
     try:
         shards = staged_shards(out, manifest)
     except FormatError as error:
-        return replace(result, faults=(*faults, _manifest_fault(error.message)), seconds=time.monotonic() - began)
+        faults.append(Fault("staged", error.message, STAGED))
+        seconds = time.monotonic() - began
+        return replace(result, dataset_id=manifest.dataset_id, faults=tuple(faults), seconds=seconds)
     reports = _check_shards(job, shards, pool, say)
     faults += [fault for report in reports for fault in report.faults]
     faults += _duplicate_faults(job, reports)
