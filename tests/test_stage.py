@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import threading
@@ -756,3 +758,27 @@ def test_a_shard_that_is_held_is_not_evicted(small: Path, tmp_path: Path) -> Non
     Path(target.final(shards[1].path)).write_bytes(b"not what stage copied")
     assert not evict(route, shards[1])
     assert Path(target.final(shards[1].path)).exists()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_refused_at_once(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(fd: int, kind: int) -> None:
+        assert kind & fcntl.LOCK_NB  # never waits inside of the system
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(DestinationError, match="cannot be locked") as caught:
+        run_stage(small, tmp_path)
+    assert "local disk" in caught.value.hint
+
+
+@pytest.mark.parametrize(("kind", "word"), [("nfs", "shared over a network"), ("tmpfs", "memory")])
+def test_a_target_that_is_no_local_disk_comes_with_a_warning(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, word: str
+) -> None:
+    monkeypatch.setattr("shardtool.staging.disk.file_system", lambda path: kind)
+    say = Telling()
+    run_stage(small, tmp_path, say=say)
+    assert [text for text in say.warnings if f"is on {kind}" in text and word in text]
