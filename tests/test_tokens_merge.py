@@ -168,6 +168,16 @@ def test_damage_that_lost_information_is_refused(tmp_path: Path, kind: str) -> N
         open_pairs([str(pair)], repair=True)
 
 
+def test_a_length_beyond_32_bits_is_not_made_up_from_pointers(tmp_path: Path) -> None:
+    prefix = tmp_path / "big"
+    head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 8, 1, 2)
+    Path(f"{prefix}.idx").write_bytes(head + struct.pack("<iqqq", -1, 0, 0, 1))
+    with open(f"{prefix}.bin", "wb") as file:
+        file.truncate(5 << 30)
+    with pytest.raises(CorruptShard, match="neither lengths nor pointers"):
+        open_pairs([str(prefix)], repair=True)
+
+
 def test_pointers_that_wrapped_at_32_bits_are_told_from_others(tmp_path: Path) -> None:
     """A sparse .bin beyond 4 GiB, as a sum in int32 once made many of them."""
     lengths = np.full(5, 1 << 29, np.int32)

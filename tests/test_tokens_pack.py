@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from helpers import Said, make_tree, pack
+from helpers import Said, make_tree, pack, run_cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import read_pair
@@ -452,6 +452,17 @@ def test_compressed_archives_are_refused(tmp_path: Path) -> None:
     make_tree(tmp_path / "in", {**files, "d.txt.gz": gzip.compress(b"good"), "e.gz": gzip.compress(b"good, too")})
     with pytest.raises(UsageProblem, match="3 files are compressed archives"):
         pack_tokens(tmp_path / "in", tmp_path / "out")
+
+
+def test_a_source_that_is_no_folder_of_documents_is_refused_with_the_cure(tmp_path: Path) -> None:
+    refused = run_cli("pack", "s3://bucket/text", tmp_path / "out", "--format", "bin")
+    assert (refused.code, "not from an object store" in refused.err) == (2, True)
+    pack(make_tree(tmp_path / "in", {"a.txt": b"one", "b.txt": b"two"}), tmp_path / "tar")
+    with pytest.raises(UsageProblem, match="is a data set") as caught:
+        pack_tokens(tmp_path / "tar", tmp_path / "out")
+    assert f"shardtool pack {tmp_path / 'tar' / 'data'} OUT" in caught.value.hint
+    pack_tokens(tmp_path / "tar" / "data", tmp_path / "out")
+    assert sorted(keyed(tmp_path / "out").values()) == [b"one", b"two"]
 
 
 def test_pictures_are_refused_with_another_format(tmp_path: Path) -> None:

@@ -16,8 +16,11 @@ import pyarrow.parquet as pq
 
 from shardtool.errors import SourceError, UsageProblem
 from shardtool.hashing import digest_chunks
+from shardtool.manifest import MANIFEST
 from shardtool.model import Tally
+from shardtool.names import HIDDEN
 from shardtool.packing.prepare import raise_problems, scan_sources
+from shardtool.storage import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,8 +105,9 @@ def find_inputs(
 
     Raises:
         SourceError: a source cannot be read, or holds nothing.
-        UsageProblem: files that hold no text, or compressed archives.
+        UsageProblem: files that hold no text, compressed archives, a data set, or a source on an object store.
     """
+    _check_places(sources)
     roots, files = [], []
     ignored, failed = Tally(), Tally()
     for source in sources:
@@ -131,6 +135,22 @@ def find_inputs(
             f"no documents in {', '.join(sources)}", hint="name folders or files with text or ids in them"
         )
     return Inputs(tuple(roots), tuple(files), ignored, failed)
+
+
+def _check_places(sources: Sequence[str]) -> None:
+    for source in sources:
+        if is_remote(source):
+            raise UsageProblem(
+                f"{source}: documents are read from folders and files of this machine, not from an object store",
+                hint="copy them here, or mount the bucket; the output may be s3://...",
+                where={"url": source},
+            )
+        if all(os.path.exists(os.path.join(source, name)) for name in (MANIFEST, HIDDEN)):
+            raise UsageProblem(
+                f"{source} is a data set, and its indexes and manifest are no documents",
+                hint=f"its shards are: shardtool pack {os.path.join(source, 'data')} OUT --format bin",
+                where={"path": source},
+            )
 
 
 def kind_of(name: str) -> tuple[str, str]:

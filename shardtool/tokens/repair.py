@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardtool.errors import CorruptShard
-from shardtool.formats.bin_index import CODES, IdxHeader
+from shardtool.formats.bin_index import CODES, MAX_SEQUENCE_TOKENS, IdxHeader
 
 if TYPE_CHECKING:
     from shardtool.formats.bin_pairs import PairReport
@@ -58,7 +58,7 @@ def _lengths(report: PairReport, header: IdxHeader, size: int) -> Any:
     if pointers is None or len(pointers) == 0 or pointers[0] != 0:
         return None
     steps = np.diff(np.append(pointers, size))
-    if (steps < 0).any() or (steps % header.itemsize).any():
+    if (steps < 0).any() or (steps % header.itemsize).any() or steps.max() // header.itemsize > MAX_SEQUENCE_TOKENS:
         return None
     return (steps // header.itemsize).astype(np.int32)
 
