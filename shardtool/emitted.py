@@ -140,6 +140,8 @@ def _put(out: str, file: SideFile, *, durable: bool) -> tuple[FileRecord, bool]:
     """(what is at the path now, whether it is new)."""
     place = open_place(out)
     if file.shares and place.is_local and (linked := _linked(place, file)) is not None:
+        if durable:
+            place.sync([file.path])
         return linked
     target = place.create(file.path, TAG)
     try:

@@ -16,7 +16,11 @@ from pairs import read_pair
 from test_schemas import check
 from test_tokens_pack import TEXTS, documents, jsonl, pack_tokens, prefixes
 
+from shardtool.dialects import prepare
 from shardtool.dialects.trainers import is_guess_right
+from shardtool.emitted import write_emissions
+from shardtool.reading.reading import Dataset
+from shardtool.storage.local import LocalPlace
 
 if TYPE_CHECKING:
     from helpers import Ran
@@ -50,6 +54,14 @@ def test_four_layouts_share_one_payload(out: Path) -> None:
             assert os.path.samefile(out / path, payload), path
     assert emit(out, "ds", "olmo", "nanogpt").json["emitted"][0]["new"] == 0
     assert run_cli("verify", out, "--deep").code == 0
+
+
+def test_links_outlast_a_loss_of_power_as_other_files_do(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(LocalPlace, "sync", lambda _self, paths: synced.extend(paths))
+    with Dataset.open(str(out)) as dataset:
+        done = write_emissions(str(out), prepare(dataset, ["olmo"]), durable=True)
+    assert sorted(synced) == sorted(record.path for record in done[0].files)
 
 
 def test_ds_files_hold_the_ends_of_documents(out: Path) -> None:
