@@ -487,11 +487,23 @@ def test_documents_that_cannot_be_read_stop_the_run_or_are_listed(tmp_path: Path
     assert [entry["path"] for entry in failed] == [f"a.jsonl#{n}" for n in (15, 24, 37, 50, 69)] + ["b.txt"]
 
 
+def test_texts_of_categories_and_views_are_texts(tmp_path: Path) -> None:
+    texts = ["one", "two", "one"]
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": pa.array(texts).dictionary_encode()}), tmp_path / "in" / "a.parquet")
+    table = pa.table({"text": pa.array(texts, pa.string_view())})
+    with pa.ipc.new_file(tmp_path / "in" / "b.arrow", table.schema) as writer:
+        writer.write_table(table)
+    pack_tokens(tmp_path / "in", tmp_path / "out")
+    found = {f"{name}#{row}": text.encode() for name in ("a.parquet", "b.arrow") for row, text in enumerate(texts)}
+    assert keyed(tmp_path / "out") == found
+
+
 def test_columns_that_are_no_text_are_named(tmp_path: Path) -> None:
     source = ids_source(tmp_path / "in", "parquet")
     with pytest.raises(SourceError, match="no column 'text'; it has: input_ids, other"):
         pack_tokens(source, tmp_path / "out")
-    with pytest.raises(SourceError, match="expected text"):
+    with pytest.raises(SourceError, match=r"a\.parquet: column 'other' is int64, expected text"):
         pack_tokens(source, tmp_path / "out", tokens={"text_field": "other"})
     with pytest.raises(SourceError, match="expected lists"):
         pack_tokens(source, tmp_path / "out", tokens={"tokenizer": "none", "ids_field": "other"})

@@ -35,6 +35,7 @@ BATCH_TEXT_BYTES = 1 << 20
 BATCH_ROWS = 1 << 14
 BATCH_COLUMN_BYTES = 1 << 19
 TEXT_PARTS = ("txt", "text")
+_ARE_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
 @dataclass
@@ -254,8 +255,12 @@ def _tables(task: Task, name: str, *, wants_ids: bool) -> Iterator[Batch]:
                 keys = _row_keys(file.path, row + start, len(piece))
                 yield from _ids_column(keys, piece, name) if wants_ids else _text_column(keys, piece, name)
             row += len(column)
-    except ShardtoolError:
-        raise
+    except ShardtoolError as error:
+        if "path" in error.where:
+            raise
+        raise SourceError(
+            f"{file.full_path}: {error.message}", hint=error.hint, where={"path": file.full_path}
+        ) from error
     except (OSError, pa.ArrowException) as error:
         raise _damaged(file, error) from error
 
@@ -309,7 +314,9 @@ def _check_column(file: InputFile, names: list[str], name: str) -> None:
 
 
 def _text_column(keys: list[bytes], column: Any, name: str) -> Iterator[Batch]:
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    if pa.types.is_dictionary(column.type):  # categories of pandas
+        column = column.dictionary_decode()
+    if not any(is_text(column.type) for is_text in _ARE_TEXT):
         raise SourceError(f"column {name!r} is {column.type}, expected text", hint="choose with --text-field")
     values = column.cast(pa.large_binary()).to_numpy(zero_copy_only=False).tolist()
     rows = ((key, value, "" if value is not None else "null") for key, value in zip(keys, values, strict=True))
