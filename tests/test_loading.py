@@ -558,3 +558,24 @@ def test_a_missing_extra_is_an_error_that_names_it(name: str, monkeypatch: pytes
     monkeypatch.delitem(sys.modules, f"shardtool.{name}", raising=False)
     with pytest.raises(ImportError, match=rf"pip install 'shardtool\[{name}\]'"):
         importlib.import_module(f"shardtool.{name}")
+
+
+def test_few_descriptors_are_enough_for_several_data_sets(tmp_path: Path) -> None:
+    """In a process of its own, which may open 64 files: three data sets of 60 shards, read in turns."""
+    pack(make_tree(tmp_path / "in", {f"{n:03d}.txt": str(n) for n in range(60)}), tmp_path / "out", samples_per_shard=1)
+    code = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+from shardtool.errors import UsageProblem
+from shardtool.loading.reader import SampleReader
+readers = [SampleReader({str(tmp_path / "out")!r}, io=io) for io in ("pread", "threads:4", "pread", "pread", "pread")]
+for reader in readers * 2:
+    assert len(reader.read(range(60))) == 60
+try:
+    readers[0].preload()
+except UsageProblem as problem:
+    print(problem.hint)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ulimit -n ")

@@ -6,10 +6,13 @@ pages of the page cache, which all processes of a node share.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
+import resource
 from threading import Lock
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import numpy as np
 
@@ -41,6 +44,8 @@ class ShardFiles:
         self._maps: dict[int, mmap.mmap] = {}  # preloaded
         self._viewed: dict[int, mmap.mmap] = {}
         self._lock = Lock()
+        self._max_files = _max_files()
+        _ALL.add(self)
 
     def read(self, shard: int, offset: int, size: int) -> bytes:
         """`size` bytes of shard k of the manifest from byte `offset` on. Safe between threads.
@@ -92,7 +97,7 @@ class ShardFiles:
             warm: read them now; False maps what another process has read.
 
         Raises:
-            UsageProblem: they do not fit.
+            UsageProblem: they do not fit, or are more than the files that a process may open.
             CorruptShard: a file is gone.
         """
         wanted = [shard for shard in shards if shard not in self._maps]
@@ -100,7 +105,10 @@ class ShardFiles:
         if warm:
             _check_fits(total, available_memory() if available_bytes is None else available_bytes)
         for shard in wanted:
-            self._map(shard)
+            try:
+                self._map(shard)
+            except OSError as error:
+                raise _too_many(error, len(wanted)) from error
         for shard in wanted if warm else ():
             _touch(self._maps[shard])
         return total
@@ -119,7 +127,7 @@ class ShardFiles:
             return None
         with self._lock:
             self._viewed[shard] = mapped
-            if len(self._viewed) > MAX_FILES:
+            if len(self._viewed) > self._max_files:
                 self._viewed.pop(next(iter(self._viewed)))  # unmapped once no view is left
         return mapped
 
@@ -134,13 +142,56 @@ class ShardFiles:
     def _file(self, shard: int) -> _File:
         file = self._files.get(shard)
         if file is None:
-            with self._lock:
-                file = self._files.get(shard)
-                if file is None:
-                    file = self._files[shard] = _File(self._dataset.shard_path(shard))
-                if len(self._files) > MAX_FILES:
-                    self._files.pop(next(iter(self._files)))
+            try:
+                file = self._open(shard)
+            except OSError as error:
+                if error.errno not in _NONE_LEFT:
+                    raise
+                _let_go()
+                file = self._open(shard)
         return file
+
+    def _open(self, shard: int) -> _File:
+        with self._lock:
+            file = self._files.get(shard)
+            if file is None:
+                file = self._files[shard] = _File(self._dataset.shard_path(shard))
+            if len(self._files) > self._max_files:
+                self._files.pop(next(iter(self._files)))
+        return file
+
+    def let_go(self) -> None:
+        """Close what is open for later; reads under way keep theirs."""
+        with self._lock:
+            self._files.clear()
+            self._viewed.clear()
+
+
+_ALL: WeakSet[ShardFiles] = WeakSet()  # of this process: the data sets of a mixture share its descriptors
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
+
+
+def _max_files() -> int:
+    """Files that one data set keeps open: a quarter of what the process may have, at most MAX_FILES."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MAX_FILES if limit == resource.RLIM_INFINITY else min(MAX_FILES, max(1, limit // 4))
+
+
+def _let_go() -> None:
+    """Close files of all data sets, when there is no descriptor left."""
+    for files in list(_ALL):
+        files.let_go()
+
+
+def _too_many(error: OSError, num_shards: int) -> Exception:
+    """What to raise where a shard cannot be mapped: a map holds a descriptor."""
+    if error.errno not in _NONE_LEFT:
+        return error
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return UsageProblem(
+        f"{num_shards:,} shards to preload take a descriptor each, and this process may have {limit:,}",
+        hint=f"ulimit -n {2 * num_shards + limit}, preload fewer shards (a node's share), or leave preload out",
+    )
 
 
 class _File:
