@@ -357,6 +357,19 @@ def test_ids_are_taken_as_they_are_and_the_type_follows_the_largest(tmp_path: Pa
     assert result.manifest.membership["tokens"]["dtype"] == "uint16"
 
 
+def test_lists_of_a_fixed_size_are_documents_and_a_row_without_one_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    column = pa.array([[1, 2, 3], None, [4, 5, 6]], pa.list_(pa.int32(), 3))
+    with pa.ipc.new_file(tmp_path / "in" / "a.arrow", pa.schema([("input_ids", column.type)])) as writer:
+        writer.write_table(pa.table({"input_ids": column}))
+    result = pack_tokens(
+        tmp_path / "in", tmp_path / "out", tokens={"tokenizer": "none"}, shuffle="none", on_error="skip"
+    )
+    assert documents(tmp_path / "out") == [[1, 2, 3], [4, 5, 6]]
+    assert result.manifest is not None
+    assert result.manifest.ledger["failed"] == 1
+
+
 def test_the_type_holds_the_padding(tmp_path: Path) -> None:
     make_tree(tmp_path / "in", {"a.jsonl": b'{"input_ids": [1, 2, 3]}\n'})
     pack_tokens(tmp_path / "in", tmp_path / "out", tokens={"tokenizer": "none", "context": 4, "pad": "70000"})

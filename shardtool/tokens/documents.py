@@ -17,7 +17,6 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import zstandard
 
@@ -340,8 +339,15 @@ def _ids_column(keys: list[bytes], column: Any, name: str) -> Iterator[Batch]:
     values = column.flatten()
     if values.null_count:
         raise SourceError(f"column {name!r} has nulls inside its lists", hint="leave such rows out")
-    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
-    yield Batch(keys, ids=values.to_numpy(zero_copy_only=False), lengths=lengths, failures=failures)
+    yield Batch(keys, ids=values.to_numpy(zero_copy_only=False), lengths=_list_lengths(column), failures=failures)
+
+
+def _list_lengths(column: Any) -> Int64Array:
+    """int64[n]: values of each list; none is null."""
+    if pa.types.is_fixed_size_list(column.type):
+        return np.full(len(column), column.type.list_size, np.int64)
+    lengths: Int64Array = np.diff(column.offsets.to_numpy()).astype(np.int64)
+    return lengths
 
 
 def _array(task: Task) -> Batch:
