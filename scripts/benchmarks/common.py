@@ -35,6 +35,7 @@ class Side:
     startup: list[str] | None = None  # the same command on next to nothing; its time is subtracted
     environment: dict[str, str] = field(default_factory=dict)
     wall_of: Callable[[str], float] | None = None  # seconds that the command itself says on stdout, to use instead
+    cpu_of: Callable[[str], float] | None = None  # the same of CPU seconds; such a side needs no `startup`
 
 
 def say(text: str) -> None:
@@ -56,7 +57,10 @@ def drop_caches() -> None:
 
 
 def run_once(
-    command: list[str], environment: dict[str, str] | None = None, wall_of: Callable[[str], float] | None = None
+    command: list[str],
+    environment: dict[str, str] | None = None,
+    wall_of: Callable[[str], float] | None = None,
+    cpu_of: Callable[[str], float] | None = None,
 ) -> dict[str, float]:
     """Wall and CPU seconds of one command with all its descendants."""
     full = [sys.executable, str(HERE / "measure.py"), *command]
@@ -67,6 +71,8 @@ def run_once(
     measured: dict[str, float] = json.loads(line)
     if wall_of is not None:
         measured["wall_s"] = wall_of(done.stdout)
+    if cpu_of is not None:
+        measured["cpu_s"] = cpu_of(done.stdout)
     return measured
 
 
@@ -84,7 +90,7 @@ def run_side(side: Side, *, is_cold: bool) -> dict[str, float]:
         side.before()
     if is_cold:
         drop_caches()
-    return run_once(side.command, side.environment, side.wall_of)
+    return run_once(side.command, side.environment, side.wall_of, side.cpu_of)
 
 
 def startup_of(side: Side, rounds: int = 5) -> dict[str, float]:

@@ -15,10 +15,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import HERE, RESULTS, SHARDTOOL, Side, compare, environment, run_once, save, say, startup_of
+from common import HERE, SHARDTOOL, Side, compare, run_once, save_rows, say
 from tokens_data import few_ids, fresh, ids_data, large_text, pairs_data, some_pairs, text_data, write_lines
 from tokens_memory import peaks
 
@@ -44,6 +45,18 @@ def peer(environment: str, *arguments: object) -> list[str] | None:
     return [str(python), PEER, *map(str, arguments)] if python.exists() else None
 
 
+def told(name: str, stdout: str) -> float:
+    """What a peer says of itself on its last line."""
+    return float(json.loads(stdout.strip().rsplit("\n", 1)[-1])[name])
+
+
+def timed(name: str, command: list[str] | None, *clear: Path) -> list[Side]:
+    """[a side that tells its own seconds], or nothing where there is no command."""
+    if command is None:
+        return []
+    return [Side(name, command, list(clear), wall_of=partial(told, "wall_s"), cpu_of=partial(told, "cpu_s"))]
+
+
 def side(name: str, command: list[str] | None, startup: list[str] | None, *clear: Path) -> list[Side]:
     """[a side], or nothing where there is no command."""
     return [] if command is None else [Side(name, command, list(clear), startup=startup)]
@@ -59,10 +72,9 @@ def bench_ids(work: Path, rounds: int) -> dict[str, Any]:
         small = few[kind]
         sides = side("shardtool", pack(source, out, "none", 1), pack(small, out, "none", 1), out)
         for name, home in (("decode", "datatrove"), ("megatron", "megatron"), ("datatrove", "datatrove")):
-            sides += side(name, peer(home, name, source, out), peer(home, name, small, out), out)
+            sides += timed(name, peer(home, name, source, out), out)
         if kind == "parquet":
-            command = ("megatron", "megatron_arrays")
-            sides += side("megatron-arrays", peer(*command, source, out), peer(*command, small, out), out)
+            sides += timed("megatron-arrays", peer("megatron", "megatron_arrays", source, out), out)
         report = compare(sides, rounds=rounds)
         _add_rates(report["sides"], total)
         results[kind] = report
@@ -89,7 +101,7 @@ def _same_bytes(source: Path, work: Path) -> bool | None:
         return None
     for path in (theirs, ours):
         shutil.rmtree(path, ignore_errors=True)
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(pack(source, ours, "none", 1, "--shuffle", "none"), check=True, stdout=subprocess.DEVNULL)
     found = [
         filecmp.cmp(theirs / f"x.{suffix}", ours / "data" / f"train-00000-of-00001.{suffix}", shallow=False)
@@ -112,23 +124,14 @@ def bench_merge(work: Path, rounds: int, *, is_patient: bool) -> dict[str, Any]:
         report = compare([one], rounds=rounds)["sides"]["shardtool"]
         results[f"shardtool-{count}"] = {**report, "cpu_ms_per_pair": _per_pair(report, count)}
     count = PAIRS if is_patient else PEER_PAIRS
-    few, single = some_pairs(source, work / "few-pairs", count), some_pairs(source, work / "one-pair", 1)
-    theirs = peer("megatron", "merge", few, work / "theirs")
+    theirs = peer("megatron", "merge", some_pairs(source, work / "few-pairs", count), work / "theirs")
     if theirs is not None:
-        files = [work / f"theirs{suffix}" for suffix in (".bin", ".idx")]
-        start = Side("megatron", theirs, files, startup=peer("megatron", "merge", single, work / "theirs"))
-        startup, run = startup_of(start, 3), run_once(theirs)
-        found = {
-            "cpu_s": run["cpu_s"],
-            "startup_cpu_s": startup["cpu_s"],
-            "wall_s": run["wall_s"],
-            "peak_bytes": int(run["peak_bytes"]),
-        }
-        results["megatron"] = {"pairs": count, **found, "cpu_ms_per_pair": _per_pair(found, count)}
+        run = run_once(theirs, cpu_of=partial(told, "cpu_s"), wall_of=partial(told, "wall_s"))
+        results["megatron"] = {"pairs": count, **run, "cpu_ms_per_pair": round(run["cpu_s"] / count * 1e3, 3)}
         mine = results[f"shardtool-{PAIRS}"]["cpu_ms_per_pair"]
         results["cpu_ratio_per_pair"] = round(results["megatron"]["cpu_ms_per_pair"] / mine, 1)
-        for path in files:
-            path.unlink()
+        for suffix in (".bin", ".idx"):
+            (work / f"theirs{suffix}").unlink()
     return results
 
 
@@ -177,12 +180,6 @@ def bench_memory(work: Path, _rounds: int) -> dict[str, Any]:
     return results
 
 
-def _known() -> dict[str, Any]:
-    """What was measured before, of which `--only` replaces a part."""
-    path = RESULTS / "tokens.json"
-    return dict(json.loads(path.read_text())["results"]) if path.exists() else {}
-
-
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="bench tokens")
     parser.add_argument("--rounds", type=int, default=3)
@@ -191,7 +188,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "shardtool-bench-tokens")
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
-    results = _known() if chosen.only else {}
+    results: dict[str, Any] = {}
     for name in chosen.only or ("ids", "merge", "text", "memory"):
         say(name)
         if name == "merge":
@@ -200,4 +197,4 @@ def main(arguments: list[str]) -> None:
             results[name] = {"ids": bench_ids, "text": bench_text, "memory": bench_memory}[name](
                 chosen.work, chosen.rounds
             )
-    save("tokens", {"environment": environment(), "results": results})
+    save_rows("tokens", results)

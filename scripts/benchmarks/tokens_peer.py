@@ -1,8 +1,14 @@
-"""What the peers of `bench tokens` run, each in its own environment: tokens_peer.py TASK ARGUMENTS."""
+"""What the peers of `bench tokens` run, each in its own environment: tokens_peer.py TASK ARGUMENTS.
+
+The last line on stdout is wall and CPU seconds of the task as JSON, imports left out: torch alone takes seconds.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
 import sys
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -96,7 +102,6 @@ def text(source: Path, out: Path, tokenizer: str, workers: str) -> None:
 
 def bare(source: Path, _out: Path, tokenizer: str, threads: str) -> None:
     """encode_batch of the tokenizer on the same texts, with so many threads; ids are thrown away."""
-    import json
     import os
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if threads == "1" else "true"
@@ -115,6 +120,23 @@ def bare(source: Path, _out: Path, tokenizer: str, threads: str) -> None:
         loaded.encode_batch(held, add_special_tokens=False)
 
 
+PACKAGES = {
+    "decode": "pyarrow.parquet",
+    "megatron": "megatron.core.datasets.indexed_dataset",
+    "megatron_arrays": "megatron.core.datasets.indexed_dataset",
+    "merge": "megatron.core.datasets.indexed_dataset",
+    "datatrove": "datatrove.pipeline.tokens.megatron_tokenizer",
+}
+
+
+def main(task: str, source: str, out: str, *arguments: str) -> None:
+    if task in PACKAGES:
+        importlib.import_module("pyarrow.parquet")
+        importlib.import_module(PACKAGES[task])
+    wall, cpu = time.perf_counter(), time.process_time()
+    globals()[task](Path(source), Path(out), *arguments)
+    print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}))
+
+
 if __name__ == "__main__":
-    task, *arguments = sys.argv[1:]
-    globals()[task](Path(arguments[0]), Path(arguments[1]), *arguments[2:])
+    main(*sys.argv[1:])
