@@ -6,6 +6,7 @@ Schema metadata `shardtool` holds a JSON object: format, the shard's path, bytes
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from contextlib import contextmanager
@@ -155,11 +156,10 @@ def encode_columns(
     )
     lists = pa.ListArray.from_arrays(pa.array(part_start.astype(np.int32)), parts, type=_PARTS)
     arrays = [keys, _unsigned(offset), _unsigned(num_bytes), *([] if labels is None else [pa.array(labels)]), lists]
-    sink = pa.BufferOutputStream()
+    sink = io.BytesIO()  # what it holds is handed on as it is, without a copy
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=schema))
-    encoded: bytes = sink.getvalue().to_pybytes()
-    return encoded
+    return sink.getvalue()
 
 
 def _unsigned(values: Any) -> Any:

@@ -14,7 +14,7 @@ _FIELDS = re.compile(r"^(PPid|VmHWM|RssAnon):\s+(\d+)", re.MULTILINE)
 
 
 def peaks(command: list[str]) -> dict[str, Any]:
-    """{wall_s, processes: [{peak_bytes, anonymous_bytes}]} of a command, the largest process first.
+    """{wall_s, processes: [{is_main, peak_bytes, anonymous_bytes}]} of a command, the largest process first.
 
     peak_bytes is what the kernel noted (VmHWM), pages of mapped files included; anonymous_bytes is the most that was
     seen every 50 ms.
@@ -29,7 +29,10 @@ def peaks(command: list[str]) -> dict[str, Any]:
         time.sleep(_EVERY_S)
     if child.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
-    found = [{"peak_bytes": peak << 10, "anonymous_bytes": anonymous << 10} for peak, anonymous in seen.values()]
+    found = [
+        {"is_main": pid == child.pid, "peak_bytes": peak << 10, "anonymous_bytes": anonymous << 10}
+        for pid, (peak, anonymous) in seen.items()
+    ]
     return {
         "wall_s": round(time.perf_counter() - began, 1),
         "processes": sorted(found, key=lambda process: -process["peak_bytes"]),

@@ -28,7 +28,7 @@ _SCHEMA = pa.schema(
         pa.field("text_bytes", pa.int64(), nullable=False),
     ]
 )
-_GROUP_ROWS = 1 << 18
+_GROUP_ROWS = 1 << 16
 
 
 def provenance_path(shard: int, total: int) -> str:
