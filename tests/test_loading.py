@@ -8,8 +8,11 @@ import mmap
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
+import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -579,3 +582,26 @@ except UsageProblem as problem:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("ulimit -n ")
+
+
+def test_a_process_that_is_forked_while_a_thread_reads_does_not_wait_for_it(packed: str) -> None:
+    reader, held, done = SampleReader(packed), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with reader._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads, which trainers do
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        os._exit(len(reader.read([0, 1])))
+    status = os.waitpid(pid, 0)[1]
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 2, "two samples"

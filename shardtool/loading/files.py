@@ -161,10 +161,13 @@ class ShardFiles:
         return file
 
     def let_go(self) -> None:
-        """Close what is open for later; reads under way keep theirs."""
-        with self._lock:
-            self._files.clear()
-            self._viewed.clear()
+        """Close what is open for later, unless another thread is opening some; reads under way keep theirs."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._files.clear()
+                self._viewed.clear()
+            finally:
+                self._lock.release()
 
 
 _ALL: WeakSet[ShardFiles] = WeakSet()  # of this process: the data sets of a mixture share its descriptors

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice, starmap
 from multiprocessing.reduction import ForkingPickler
-from threading import RLock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -51,6 +51,19 @@ MAP = "map"
 MAX_TABLE_PARTS = 8 << 20  # of all tables kept
 
 Data: TypeAlias = "bytes | memoryview | list[Any]"  # a range, or parts
+
+
+class _Opening:
+    """Readers are opened one at a time; after a fork nobody holds the lock."""
+
+    lock = Lock()
+
+    @classmethod
+    def renew(cls) -> None:
+        cls.lock = Lock()
+
+
+os.register_at_fork(after_in_child=_Opening.renew)
 
 
 class Fetch:
@@ -303,8 +316,10 @@ class SampleReader:
 
     def _reopen(self) -> None:
         if self._pid != os.getpid():  # a loader worker, forked or spawned
-            with self._lock:
+            with _Opening.lock:
                 if self._pid != os.getpid():
+                    if self._pid:  # forked: a thread that holds the lock did not come along
+                        self._lock = RLock()
                     self._open()
                     reuse_freed_memory()
 
