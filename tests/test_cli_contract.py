@@ -275,6 +275,7 @@ def test_what_the_system_says_of_a_path_is_no_bug(shell: Shell, number: int, cod
         (["pack", "a", "--shards", "0"], "--shards: 0 is not at least 1", ""),
         (["pack", "a", "--shards", "9" * 30], f"--shards: {'9' * 30} is too large", ""),
         (["pack", "a", "--shard-size", "256"], "256 means 256 bytes", "did you mean 256MiB?"),
+        (["pack", "a", "--shard-size", "99999999EiB"], "99999999EiB is more than any disk holds", ""),
         (["pack", "a", "--shard-size", "big"], "--shard-size: 'big' is not a size", "256MiB"),
         (["pack", "a", "--group-by", "fist-dot"], "--group-by: 'fist-dot' is not one of", "did you mean first-dot?"),
         (["pack", "a", "--group-by", "regex:("], "is not a regular expression", "quote it"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SLOWEST_LINK = 1000  # bytes/s
 LIMIT = 1 << 64  # of a number
+SIZE_LIMIT = 1 << 62  # bytes: sums of sizes stay numbers of 64 bits
 SMALLEST_SIZE_BYTES = 1024  # below it a plain integer was meant as MiB
 
 
@@ -36,6 +37,8 @@ class SizeType(click.ParamType[int]):
             size = parse_size(str(value))
         except UsageProblem as problem:
             raise BadValue(problem.message, hint=problem.hint, param=param, ctx=ctx) from None
+        if size >= SIZE_LIMIT:
+            raise BadValue(f"{value} is more than any disk holds", hint="", param=param, ctx=ctx)
         if size < SMALLEST_SIZE_BYTES:
             raise (
                 BadValue(
