@@ -232,8 +232,11 @@ def no_manifest(out: str) -> SourceNotFound:
             hint=f"shardtool pack {out} goes on with it; shardtool status {out} tells how far it is",
             where={"path": out},
         )
+    what = f"holds no data set: there is no {MANIFEST}" if is_there else "does not exist"
+    if place.is_local and not is_there and os.path.lexists(out):
+        what = "is no folder"
     return SourceNotFound(
-        f"{out} holds no data set: there is no {MANIFEST}" if is_there else f"{out} does not exist",
+        f"{out} {what}",
         hint="name the folder that shardtool pack wrote" if place.is_local else "name the prefix that was packed to",
         where={"path": out},
     )

@@ -345,3 +345,11 @@ def test_a_source_that_is_not_there_is_called_so(tmp_path: Path) -> None:
     ran = run_cli("stage", tmp_path / "nowhere", tmp_path / "nvme")
     assert ran.code == 5
     assert "nowhere does not exist" in ran.err
+
+
+def test_a_source_that_is_a_file_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for words in (("ls",), ("stats",), ("stage", tmp_path / "nvme")):
+        ran = run_cli(words[0], tmp_path / "file", *words[1:])
+        assert ran.code == 5
+        assert "file is no folder" in ran.err
