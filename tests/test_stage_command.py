@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from groups import HOME, until
-from helpers import run_cli
+from helpers import make_tree, pack, run_cli
 from staged import large_data_set, only, shard_bytes, small_data_set, staged_shards_of
 from test_schemas import check as check_schema
 
@@ -353,3 +353,23 @@ def test_a_source_that_is_a_file_is_called_so(tmp_path: Path) -> None:
         ran = run_cli(words[0], tmp_path / "file", *words[1:])
         assert ran.code == 5
         assert "file is no folder" in ran.err
+
+
+@pytest.mark.parametrize("words", [["--all", "--decompress"], ["--shards", "0"]])
+def test_index_leaves_a_staged_folder_what_it_is(tmp_path: Path, words: list[str]) -> None:
+    tree = make_tree(tmp_path / "in", {f"{n:02d}.txt": f"text {n} " * 200 for n in range(12)})
+    pack(tree, tmp_path / "out", shards=2, compress="zstd")
+    stage_it: list[str | Path] = ["stage", tmp_path / "out", tmp_path / "nvme", *words, *QUICK, "-q"]
+    assert run_cli(*stage_it).code == 0
+    folder = only(tmp_path / "nvme")
+    assert run_cli("index", folder, "--json").json["made"]["indexes"] == 0
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and ".stage" not in path.parts}
+    for lost in ("manifest.json", "index/00000.arrow"):
+        (folder / lost).unlink()
+        done = run_cli("index", folder, "--json")
+        assert done.code == 3
+        assert ("--decompress" in done.error["hint"]) is ("--decompress" in words)
+        assert not (folder / lost).exists()
+        assert run_cli(*stage_it).code == 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert run_cli("verify", folder, "--deep").code == 0

@@ -23,6 +23,7 @@ from shardtool.packing.build import add_failed
 from shardtool.packing.destination import locked, remove_leftovers
 from shardtool.packing.receipts import digest_of, read_receipts
 from shardtool.planning.plan_file import load_plan
+from shardtool.staging.folder import read_staged, staged_shards
 from shardtool.storage import is_remote, open_place
 from shardtool.storage.files import Sizes, absolute, exists, file_size
 from shardtool.units import plural
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from shardtool.model import Receipt
     from shardtool.packing.build import Say
     from shardtool.planning.plan_file import StoredPlan
+    from shardtool.staging.folder import Staged
     from shardtool.workers import WorkerPool
 
 SCHEMA = "shardtool/index/1"
@@ -88,12 +90,15 @@ def rebuild(out: str, pool: WorkerPool, say: Say) -> RebuildResult | None:
     """Complete the data set in the folder `out`; None where it holds neither a plan nor a manifest of ours.
 
     Raises:
-        Incomplete: shards are missing, or something is lost that cannot be made again.
+        Incomplete: shards are missing, or something is lost that cannot be made again, or has to be staged again.
         CorruptShard, DamageFound: a shard is not what was packed.
     """
     began = time.monotonic()
-    stored = load_plan(out)
-    if stored is not None:
+    staged = None if is_remote(out) else read_staged(out)
+    stored = load_plan(out) if staged is None else None
+    if staged is not None:
+        result = _from_staged(out, staged)
+    elif stored is not None:
         with locked(out, None):
             result = _from_plan(out, stored, pool, say)
     elif exists(open_place(out), MANIFEST):
@@ -101,6 +106,22 @@ def rebuild(out: str, pool: WorkerPool, say: Say) -> RebuildResult | None:
     else:
         return None
     return replace(result, seconds=time.monotonic() - began)
+
+
+def _from_staged(out: str, staged: Staged) -> RebuildResult:
+    """Nothing to do, where all that was staged is there: a share, or one without its manifest, is no data set anew."""
+    manifest = _readable_manifest(out)
+    shards = [manifest.shards[shard] for shard in staged_shards(out, manifest)] if manifest is not None else []
+    is_whole = all(os.path.exists(os.path.join(out, shard.path)) and is_index_whole(out, shard) for shard in shards)
+    if manifest is not None and is_whole:
+        return RebuildResult(out, manifest, 0)
+    parent = os.path.dirname(os.path.abspath(out))
+    words = f"{staged.source} {parent}" + (" --decompress" if staged.is_decompressed else "")
+    raise Incomplete(
+        f"{out} was staged, and something of it is lost: it is not built again here",
+        hint=f"shardtool stage {words}, with --all or the share that it had, brings what is missing and keeps the rest",
+        where={"path": out},
+    )
 
 
 def _from_plan(out: str, stored: StoredPlan, pool: WorkerPool, say: Say) -> RebuildResult:
