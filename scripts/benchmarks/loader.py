@@ -2,6 +2,8 @@
 
 The reader under ShardStream and ShardDataset, driven batch after batch, against webdataset on the same tar shards, the
 loose files in random order, and a bare sequential read of the shards; warm, and cold where the cache can be dropped.
+Beside it the same reader with a `transform` that uses each sample once it was read, as the loop over webdataset does,
+and with `io="map"`, whose views nobody copies; and webdataset in lists of a batch, which holds as many bytes as ours.
 Where an environment has torch (`--torch PYTHON`, by default the one of scripts/test-peers), also ShardStream and
 ShardDataset themselves, through ResumableLoader without workers. Where one has mosaicml-streaming (`--mosaic PYTHON`),
 its StreamingDataset in its default shuffle and in order, over MDS shards of the same samples, against webdataset.
@@ -17,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import SHARDTOOL, Side, can_drop_caches, compare, environment, save, say
+from common import SHARDTOOL, Side, can_drop_caches, compare, save_rows, say
 from pack import COUNTS, data_set
 
 PREAMBLE = """
@@ -31,16 +33,18 @@ from shardtool.loading.cursor import start_cursor
 from shardtool.loading.memory import reuse_freed_memory
 from shardtool.loading.reader import SampleReader
 reuse_freed_memory()
-reader = SampleReader(path)
+reader = SampleReader(path, **OPTIONS)
 turn = start_cursor(reader.shards, reader.dataset_id, global_batch=min(batch, len(reader)), policy="uneven").turn()
 ahead = PiecesAhead(turn.order, reader.shards.mean_bytes, turn.order.params.lanes)
 for part in turn.batches(range(turn.num_steps)):
     reader.hint(*ahead.next_pieces(part.positions))
     for sample in reader.read(reader.numbers(part.shards, part.rows)):
         count += 1
-        size += sum(map(len, sample.values()))
+        size += sample if type(sample) is int else sum(map(len, sample.values()))
 print(count, size)
 """
+BYTES, VIEWS = "OPTIONS = {}", "OPTIONS = {'io': 'map'}"
+ONE_BY_ONE = "OPTIONS = {'transform': lambda sample: sum(map(len, sample.values()))}"
 TORCH = """
 from shardtool.loading.memory import reuse_freed_memory
 from shardtool.torch import ResumableLoader, ShardBatchSampler, ShardDataset, ShardStream
@@ -64,6 +68,16 @@ urls = sorted(map(str, Path(path).glob("data/*.tar")))
 for sample in wds.WebDataset(urls, shardshuffle=False, empty_check=False):
     count += 1
     size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
+print(count, size)
+"""
+WEBDATASET_BATCHES = """
+from pathlib import Path
+import webdataset as wds
+urls = sorted(map(str, Path(path).glob("data/*.tar")))
+for samples in wds.WebDataset(urls, shardshuffle=False, empty_check=False).batched(batch, collation_fn=list):
+    for sample in samples:
+        count += 1
+        size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
 print(count, size)
 """
 LOOSE = """
@@ -142,7 +156,8 @@ def main(arguments: list[str]) -> None:
             results[f"{name}-mosaic"] = compare(mosaic_sides(chosen, source, packed, one, small), rounds=chosen.rounds)
         else:
             say(f"  no mosaicml-streaming at {chosen.mosaic}: scripts/test-peers mosaic makes it")
-    save("loader", {"environment": environment(), "batch": chosen.batch, "results": results})
+    size = {"batch": chosen.batch, "scale": chosen.scale}
+    save_rows("loader", {row: {**size, **result} for row, result in results.items()})
 
 
 def peer_python(name: str) -> Path:
@@ -172,8 +187,11 @@ def side(label: str, code: str, places: tuple[Path, Path], batch: int, python: s
 
 def sides_of(source: Path, packed: Path, one: Path, small: Path, batch: int) -> list[Side]:
     return [
-        side("shardtool", READER, (packed, small), batch),
+        side("shardtool", f"{BYTES}\n{READER}", (packed, small), batch),
+        side("shardtool, one by one", f"{ONE_BY_ONE}\n{READER}", (packed, small), batch),
+        side("shardtool, views", f"{VIEWS}\n{READER}", (packed, small), batch),
         side("webdataset", WEBDATASET, (packed, small), batch),
+        side("webdataset, batches", WEBDATASET_BATCHES, (packed, small), batch),
         side("loose files", LOOSE, (source, one), batch),
         side("sequential", SEQUENTIAL, (packed, small), batch),
     ]
@@ -194,7 +212,7 @@ def mosaic_sides(chosen: argparse.Namespace, source: Path, packed: Path, one: Pa
     pack(source, mds, "mds")
     pack(one, small_mds, "mds")
     python = str(chosen.mosaic)
-    sides = [side("shardtool", READER, (packed, small), chosen.batch)]
+    sides = [side("shardtool", f"{BYTES}\n{READER}", (packed, small), chosen.batch)]
     for name, shuffles in (("streaming", True), ("streaming in order", False)):
         sides.append(side(name, f"SHUFFLE = {shuffles}\n{MOSAIC}", (mds, small_mds), chosen.batch, python))
     return sides
