@@ -146,7 +146,17 @@ pack(Path(sys.argv[1]), Path(sys.argv[2]), shards=3, durable=True)
     tree = many(tmp_path / "many")
     here = Path(__file__).parent
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.fspath, (here, here.parent)))}
-    command = ["bash", "-c", 'ulimit -n 64 && exec "$@"', "bash", sys.executable, "-c", code, tree, tmp_path / "out"]
+    command: list[Any] = [
+        "bash",
+        "-c",
+        'ulimit -n 64 && exec "$@"',
+        "bash",
+        sys.executable,
+        "-c",
+        code,
+        tree,
+        tmp_path / "out",
+    ]
     ran = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr.decode()
     assert len(read_members(tmp_path / "out")) == 400
