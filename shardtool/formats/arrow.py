@@ -22,7 +22,6 @@ from shardtool.formats.columnar import (
     FEATURES,
     CellFiller,
     Layout,
-    Sink,
     cell_bytes,
     check_cells,
     group_bounds,
@@ -31,6 +30,7 @@ from shardtool.formats.columnar import (
 )
 from shardtool.formats.compression import codec_of
 from shardtool.storage.files import arrow_file, file_size
+from shardtool.storage.shard_file import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

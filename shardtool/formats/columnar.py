@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from shardtool.formats import Column, Settings
     from shardtool.model import BinaryArray, Int32Array, Int64Array, SampleTable, ShardRows, UInt64Array
     from shardtool.sources.reader import PartReader
-    from shardtool.storage.shard_file import ShardFile
 
 FEATURES = {"image": "Image", "audio": "Audio", "video": "Video"}  # kind: its feature of Hugging Face datasets
 VALUES = {"binary": pa.binary(), "string": pa.string(), "int64": pa.int64()}
@@ -35,7 +34,6 @@ MAX_DIGITS = 20  # of an int64, with its sign
 CELL_BYTES = 4  # the length in Parquet, the offset in Arrow
 ALIGNMENT = 64  # of columns in the slab
 SLAB_BYTES = 9 << 20  # of the slab that is kept, a full row group; larger ones last for their group
-PIECE_BYTES = 512 << 10  # digested and written at once
 SHOWN = 5
 
 
@@ -192,32 +190,6 @@ def group_bounds(sizes: Int64Array, max_bytes: int, max_rows: int) -> list[int]:
 
 
 # Writing
-
-
-class Sink:
-    """A ShardFile as pyarrow wants it."""
-
-    closed = False
-
-    def __init__(self, file: ShardFile) -> None:
-        self._file = file
-
-    def write(self, data: Any) -> int:
-        """Append, in pieces that the digests leave in the CPU's cache for the write."""
-        view = memoryview(data)
-        for begin in range(0, len(view), PIECE_BYTES):
-            self._file.write(view[begin : begin + PIECE_BYTES])
-        return len(view)
-
-    def tell(self) -> int:
-        """Bytes so far."""
-        return self._file.position
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def close(self) -> None:
-        """The ShardFile is closed by whoever made it."""
 
 
 @cache

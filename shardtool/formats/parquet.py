@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from shardtool.errors import CorruptShard
 from shardtool.formats import ROWS, Settings, WrittenShard
 from shardtool.formats.cells import UNREADABLE, Cells, RowParts, cells_of, check_size, logical_digest, places_of
-from shardtool.formats.columnar import CellFiller, Layout, Sink, cell_bytes, check_cells, group_bounds, row_bytes
+from shardtool.formats.columnar import CellFiller, Layout, cell_bytes, check_cells, group_bounds, row_bytes
 from shardtool.formats.compression import codec_of
 from shardtool.storage import is_remote
 from shardtool.storage.files import arrow_file, file_size
+from shardtool.storage.shard_file import Sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

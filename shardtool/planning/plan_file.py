@@ -23,7 +23,7 @@ from shardtool.planning.plan import PlanOptions
 from shardtool.planning.plan_rows import canonical_rows, shard_rows
 from shardtool.storage import open_place
 from shardtool.storage.files import RangedFile
-from shardtool.storage.shard_file import ShardFile
+from shardtool.storage.shard_file import ShardFile, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -178,31 +178,12 @@ def _schema(entries: EntryTable) -> Any:
 def _write_rows(out: str, number: int, schema: Any, batches: Iterator[ShardRows], *, durable: bool) -> None:
     file = ShardFile(out, _rows_path(number), "plan")
     try:
-        with pa.PythonFile(_Sink(file), mode="w") as sink, pa.ipc.new_file(sink, schema) as writer:
+        with pa.PythonFile(Sink(file), mode="w") as sink, pa.ipc.new_file(sink, schema) as writer:
             for rows in batches:
                 writer.write_batch(_to_batch(rows, schema))
         file.publish(durable=durable)
     finally:
         file.abort()
-
-
-class _Sink:
-    """A ShardFile as pyarrow wants it."""
-
-    closed = False
-
-    def __init__(self, file: ShardFile) -> None:
-        self._file = file
-
-    def write(self, data: Any) -> int:
-        self._file.write(data)
-        return len(data)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _to_batch(rows: ShardRows, schema: Any) -> Any:

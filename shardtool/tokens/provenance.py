@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardtool.names import HIDDEN, MIN_DIGITS
-from shardtool.storage.shard_file import ShardFile
+from shardtool.storage.shard_file import ShardFile, Sink
 
 if TYPE_CHECKING:
     from shardtool.model import BinaryArray, Int64Array
@@ -37,35 +37,13 @@ def provenance_path(shard: int, total: int) -> str:
     return f"{FOLDER}/{shard:0{digits}d}.parquet"
 
 
-class _Sink:
-    """A ShardFile as pyarrow wants it."""
-
-    closed = False
-
-    def __init__(self, file: ShardFile) -> None:
-        self._file = file
-
-    def write(self, data: Any) -> int:
-        self._file.write(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self._file.position
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
 class ProvenanceWriter:
     """Writes the provenance of one shard; `finish` ends it, publishing is the caller's."""
 
     def __init__(self, out: str, shard: int, total: int, tag: str) -> None:
         self.file = ShardFile(out, provenance_path(shard, total), tag)
         self._writer = pq.ParquetWriter(  # next to no value comes twice: dictionaries would be larger, and dear
-            _Sink(self.file), _SCHEMA, compression="zstd", use_dictionary=False, store_schema=False
+            Sink(self.file), _SCHEMA, compression="zstd", use_dictionary=False, store_schema=False
         )
         self._held: list[Any] = []
         self._rows = 0
