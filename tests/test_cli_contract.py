@@ -271,6 +271,7 @@ def test_what_the_system_says_of_a_path_is_no_bug(shell: Shell, number: int, cod
         (["pack", "a", "--num-workers", "3"], "no such option: --num-workers", "it is called --workers"),
         (["pack", "a", "--shuffle", "gobal"], "--shuffle: 'gobal' is not one of global, none", "did you mean global?"),
         (["pack", "a", "--format", "webdataset"], "--format: 'webdataset'", "did you mean tar?"),
+        (["pack", "a", "--format", "tar.zst"], "--format: 'tar.zst'", "did you mean tar --compress zstd?"),
         (["pack", "a", "--shards", "1GB"], "--shards: '1GB' is not a whole number", "--shard-size 1GB"),
         (["pack", "a", "--shards", "0"], "--shards: 0 is not at least 1", ""),
         (["pack", "a", "--shards", "9" * 30], f"--shards: {'9' * 30} is too large", ""),

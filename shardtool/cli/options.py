@@ -58,6 +58,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 SHARD_SIZE_BYTES = 256 << 20  # default of --shard-size for tar
 FORMAT_SLIPS = {
     **dict.fromkeys(("webdataset", "wds", "webdatset"), "tar"),
+    **dict.fromkeys(("tar.zst", "tzst", "tar.gz", "tgz"), "tar --compress zstd"),
+    **dict.fromkeys(("save_to_disk", "arrow_stream", "ipc-stream"), "arrow-stream"),
     **dict.fromkeys(("megatron", "idx", "tokens"), "bin"),
     **dict.fromkeys(("tfrecords", "tensorflow", "tf"), "tfrecord"),
     **dict.fromkeys(("mosaic", "mosaicml", "streaming"), "mds"),
