@@ -97,25 +97,17 @@ def tails(array: BinaryArray, starts: Any) -> BinaryArray:
 def buffers_of(array: BinaryArray) -> tuple[Int64Array, NDArray[np.uint8]]:
     """(int64[n + 1] offsets, uint8 data) of a binary array without nulls."""
     data = array.buffers()[2]
-    return offsets_of(array), np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return offsets_of(array), np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
 def offsets_of(array: BinaryArray) -> Int64Array:
     """int64[n + 1]: offsets into the data buffer."""
     width = np.int64 if pa.types.is_large_binary(array.type) else np.int32
-    raw = np.frombuffer(array.buffers()[1], width)[array.offset : array.offset + len(array) + 1]
-    return raw.astype(np.int64, copy=False)
-
-
-def buffers(array: BinaryArray) -> tuple[Int64Array, Any]:
-    """(int[n + 1] offsets, uint8 data) of a binary or large_binary array; a view of both."""
-    _, offsets, data = array.buffers()
-    kind = np.int64 if pa.types.is_large_binary(array.type) else np.int32
-    none = np.zeros(0, np.uint8)
+    offsets = array.buffers()[1]
     if offsets is None or not offsets.size:
-        return np.zeros(1, np.int64), none
-    found: Any = np.frombuffer(offsets, kind)[array.offset : array.offset + len(array) + 1]
-    return found, np.frombuffer(data, np.uint8) if data is not None and data.size else none
+        return np.zeros(1, np.int64)
+    raw = np.frombuffer(offsets, width)[array.offset : array.offset + len(array) + 1]
+    return raw.astype(np.int64, copy=False)
 
 
 def used_up(chunks: list[BinaryArray]) -> Iterator[BinaryArray]:
@@ -141,7 +133,7 @@ def gathered(chunks: list[BinaryArray], kind: Any, position: Any = None) -> Bina
     offsets, start = np.zeros(num_rows + 1, np.int64), 0
     for chunk in chunks:
         rows = slice(start, start + len(chunk))
-        offsets[1:][rows if position is None else position[rows]] = np.diff(buffers(chunk)[0])
+        offsets[1:][rows if position is None else position[rows]] = np.diff(offsets_of(chunk))
         start += len(chunk)
     np.cumsum(offsets, out=offsets)
     if kind == pa.binary():
@@ -158,7 +150,7 @@ def gathered(chunks: list[BinaryArray], kind: Any, position: Any = None) -> Bina
 
 def _place(chunk: BinaryArray, places: Any, offsets: Int64Array, data: NDArray[np.uint8]) -> None:
     """Copy the values of a chunk to their places; rows that stay neighbours are copied together."""
-    starts, source = buffers(chunk)
+    starts, source = buffers_of(chunk)
     cuts = np.flatnonzero(np.diff(places) != 1) + 1
     if len(cuts) * RUN_ROWS > len(chunk):
         shifts = np.repeat(offsets[places].astype(np.int64) - starts[:-1], np.diff(starts))

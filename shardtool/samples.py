@@ -1,8 +1,11 @@
-"""Keys and member names of a SampleTable: not stored, they follow from the first file of a sample and the key rule."""
+"""Keys and member names of a SampleTable, and which of its samples have a part.
+
+Keys are not stored: they follow from the first file of a sample and the key rule.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,3 +70,15 @@ def _any_hidden(entries: EntryTable, rows: Int64Array) -> bool:
     starts = offsets[rows]
     starts = starts[starts < len(data)]
     return bool((data[starts] == ord(".")).any())
+
+
+def has_part(table: SampleTable, name: bytes) -> Any:
+    """bool[num_samples]: which samples have the part, from a file or generated."""
+    found = np.zeros(table.num_samples, bool)
+    if name in table.part_names:
+        rows = np.flatnonzero(table.part_name == table.part_names.index(name))
+        found[np.searchsorted(table.part_start, rows, side="right") - 1] = True
+    for part in table.generated:
+        if part.name == name:
+            found |= part.codes >= 0
+    return found

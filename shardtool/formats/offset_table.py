@@ -19,11 +19,9 @@ from shardtool.errors import BadKey
 from shardtool.formats.records import Pieces, Records, Seams
 from shardtool.formats.tfrecord import refuse_names
 from shardtool.keys import is_utf8
-from shardtool.samples import keys_of
+from shardtool.samples import has_part, keys_of
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from shardtool.formats import Column, Settings
     from shardtool.formats.records import Bytes
     from shardtool.model import Int64Array, Manifest, ManifestShard, SampleTable, ShardRows
@@ -61,23 +59,12 @@ def row_sizes(table: SampleTable, settings: Settings) -> Int64Array:
     if optional:
         count = np.zeros(table.num_samples, np.int64)
         for column in optional:
-            lacks = ~_has_part(table, column.name)
+            lacks = ~has_part(table, column.name)
             missing += np.where(lacks, len(_quoted(column.name)), 0)
             count += lacks
         missing += 2 + np.maximum(count - 1, 0)  # brackets and commas
     columns_bytes = WORD * len(column_names(settings))
     return WORD + columns_bytes + table.key_bytes + table.payload_bytes() + missing
-
-
-def _has_part(table: SampleTable, name: bytes) -> NDArray[np.bool_]:
-    found = np.zeros(table.num_samples, bool)
-    if name in table.part_names:
-        rows = np.flatnonzero(table.part_name == table.part_names.index(name))
-        found[np.searchsorted(table.part_start, rows, side="right") - 1] = True
-    for part in table.generated:
-        if part.name == name:
-            found |= part.codes >= 0
-    return found
 
 
 def _quoted(name: bytes) -> bytes:

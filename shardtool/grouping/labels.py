@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardtool.errors import GroupError, UsageProblem
-from shardtool.grouping.required import has_part
 from shardtool.keys import compile_pattern
 from shardtool.model import GeneratedPart
-from shardtool.samples import keys_of
+from shardtool.samples import has_part, keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

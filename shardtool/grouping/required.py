@@ -10,7 +10,7 @@ import numpy as np
 from shardtool.errors import MissingPart
 from shardtool.grouping.group import select_samples
 from shardtool.model import GeneratedPart, Tally
-from shardtool.samples import keys_of
+from shardtool.samples import has_part, keys_of
 
 if TYPE_CHECKING:
     from shardtool.model import SampleTable
@@ -42,18 +42,6 @@ def apply_required(table: SampleTable, names: tuple[str, ...], on_missing: str) 
         tally_files(table, ~has, dropped, "missing_part")
         table = select_samples(table, has)
     return table, dropped
-
-
-def has_part(table: SampleTable, name: bytes) -> Any:
-    """bool[num_samples]: which samples have the part, from a file or generated."""
-    found = np.zeros(table.num_samples, bool)
-    if name in table.part_names:
-        rows = np.flatnonzero(table.part_name == table.part_names.index(name))
-        found[np.searchsorted(table.part_start, rows, side="right") - 1] = True
-    for part in table.generated:
-        if part.name == name:
-            found |= part.codes >= 0
-    return found
 
 
 def tally_files(table: SampleTable, samples: Any, tally: Tally, reason: str) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 
 from shardtool.errors import GroupError, UsageProblem
 from shardtool.grouping.group import is_odd_part
-from shardtool.grouping.required import has_part
 from shardtool.model import GeneratedPart
+from shardtool.samples import has_part
 from shardtool.sources.table import check_column
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def keep_of(chunks: list[BinaryArray], keep: Mask) -> None:
 
 
 def _cut_block(keys: BinaryArray, width: int) -> tuple[BinaryArray, BinaryArray]:
-    offsets, data = columns.buffers(keys)
+    offsets, data = columns.buffers_of(keys)
     starts, ends = offsets[:-1] + width, offsets[1:]
     slashes = np.flatnonzero(data[offsets[0] : offsets[-1]] == SLASH) + offsets[0]
     before = np.searchsorted(slashes, ends) - 1

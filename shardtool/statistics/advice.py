@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardtool.formats.tar_header import BLOCK, padded
-from shardtool.grouping.required import has_part
 from shardtool.names import FAN_OUT, FAN_OUT_ABOVE
 from shardtool.planning.plan_file import SHARDS_A_FILE
+from shardtool.samples import has_part
 from shardtool.statistics.overhead import overhead_by_cause
 from shardtool.units import format_bytes, plural
 

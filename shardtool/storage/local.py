@@ -7,7 +7,7 @@ import os
 import re
 import zlib
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from shardtool.errors import AccessDenied, DestinationError, NoSpace, SourceChanged
 from shardtool.hashing import FileDigest
@@ -277,3 +277,31 @@ def free_space(folder: str) -> tuple[int, int]:
     stat = os.statvfs(path)
     inodes = stat.f_favail if stat.f_files else 1 << 62  # btrfs and others report none at all
     return stat.f_bavail * stat.f_frsize, inodes
+
+
+@contextmanager
+def new_file(path: str, tag: str, *, durable: bool) -> Iterator[IO[bytes]]:
+    """A file that is called `path` when the body ends well, and is gone when it does not; without a digest.
+
+    Args:
+        path: its final name; folders above it are made.
+        tag: part of its name until then, which a later run sweeps by.
+        durable: the bytes are on the device before the name is there.
+
+    Raises:
+        NoSpace, DestinationError: it cannot be written.
+    """
+    temp = temp_name(path, tag)
+    with write_errors(path):
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        try:
+            with open(temp, "wb") as file:
+                yield file
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.rename(temp, path)
+        except BaseException:
+            if os.path.lexists(temp):
+                os.unlink(temp)
+            raise

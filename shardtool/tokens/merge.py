@@ -25,8 +25,7 @@ from shardtool.formats.bin_index import (
 )
 from shardtool.formats.bin_pairs import check_pair, prefix_of
 from shardtool.planning import cuts
-from shardtool.storage.local import sync_folder
-from shardtool.tokens.new_file import new_file
+from shardtool.storage.local import new_file, sync_folder
 from shardtool.tokens.repair import repaired
 
 if TYPE_CHECKING:

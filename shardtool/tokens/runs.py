@@ -23,7 +23,7 @@ from shardtool.packing.destination import spool_folder
 from shardtool.planning.splits import SPLIT_TAG
 from shardtool.storage import is_remote
 from shardtool.storage.files import absolute
-from shardtool.tokens.new_file import new_file
+from shardtool.storage.local import new_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
