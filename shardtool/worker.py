@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
     from types import FrameType
 
-PRELOAD = ("numpy", "pyarrow", "xxhash", "shardtool.errors")
+PRELOAD = ("numpy", "numpy.ma", "pyarrow", "xxhash", "shardtool.errors")  # pyarrow asks numpy.ma about every array
 
 _ID_BYTES = 8
 _STOPPING = (signal.SIGINT, signal.SIGTERM)

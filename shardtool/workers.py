@@ -2,6 +2,7 @@
 
     with WorkerPool(4, preload=("shardtool.packing.pack",)) as pool:
         pool.warm()                                   # the fork server imports while we go on
+        pool.begin()                                  # and so do the workers, as soon as tasks are foreseen
         for task, result in pool.run("shardtool.packing.pack:pack_one", range(128), context=job):
             ...
 
@@ -23,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection as mp_connection
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from shardtool.errors import ExecutorError, WorkerLost
@@ -59,6 +61,7 @@ class WorkerPool:
         self.grace_s = grace_s
         self._workers: list[_Worker] = []
         self._context: BaseContext | None = None
+        self._starting: deque[Future[_Worker]] = deque()
         self._is_running = False
 
     def __enter__(self) -> WorkerPool:
@@ -74,6 +77,24 @@ class WorkerPool:
         """Start the fork server and return at once; it imports `preload` meanwhile. Costs about 2 ms."""
         if self.num_workers > 0:
             self._context = start_server(self.preload)
+
+    def begin(self, num_workers: int | None = None) -> None:
+        """Start workers in the background, all of them or up to `num_workers`, and return at once."""
+        wanted = self.num_workers if num_workers is None else min(num_workers, self.num_workers)
+        missing = wanted - len(self._workers) - len(self._starting)
+        if missing <= 0:
+            return
+        if self._context is None:
+            self.warm()
+        assert self._context is not None
+        begun: list[Future[_Worker]] = [Future() for _ in range(missing)]
+        self._starting.extend(begun)
+        Thread(target=_start, args=(self._context, begun), daemon=True).start()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a worker has started, or failed to: `run` would not wait for the first."""
+        return bool(self._workers) or any(starting.done() for starting in self._starting)
 
     def run(
         self,
@@ -119,6 +140,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers; they have nothing left to do."""
+        self._await_started()
         for worker in self._workers:
             worker.send(b"")
         self._join(self.grace_s)
@@ -126,6 +148,7 @@ class WorkerPool:
 
     def terminate(self) -> None:
         """Stop the workers: SIGTERM, a chance to clean up, SIGKILL after `grace_s`."""
+        self._await_started()
         try:
             for worker in self._workers:
                 worker.process.terminate()
@@ -137,6 +160,13 @@ class WorkerPool:
             for worker in self._workers:
                 worker.connection.close()
             self._workers.clear()
+
+    def _await_started(self) -> None:
+        """Take the workers that are still starting, so that none is left behind."""
+        while self._starting:
+            with suppress(WorkerLost):
+                self._workers.append(self._starting[0].result())
+            self._starting.popleft()
 
     def _join(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -162,12 +192,13 @@ class WorkerPool:
         idlest = min(self._workers, key=lambda worker: len(worker.unfinished), default=None)
         if idlest is not None and (not idlest.unfinished or len(self._workers) >= self.num_workers):
             return idlest
-        if self._context is None:
-            self.warm()
-        assert self._context is not None
-        worker = _Worker(*start_process(self._context))
-        self._workers.append(worker)
-        return worker
+        self.begin(len(self._workers) + 1)
+        try:
+            self._workers.append(self._starting[0].result())  # it stays there until it is ours, come what may
+        finally:
+            if self._starting[0].done():
+                self._starting.popleft()
+        return self._workers[-1]
 
     def _ready(self) -> list[_Worker]:
         handles: dict[Any, _Worker] = {}
@@ -248,6 +279,15 @@ class _Run:
     def blame(self, task_id: int) -> int:
         self.deaths[task_id] = self.deaths.get(task_id, 0) + 1
         return self.deaths[task_id]
+
+
+def _start(context: BaseContext, begun: Sequence[Future[_Worker]]) -> None:
+    """Start a worker for each of `begun`, one after the other."""
+    for future in begun:
+        try:
+            future.set_result(_Worker(*start_process(context)))
+        except BaseException as error:
+            future.set_exception(error)
 
 
 def _taker(tasks: Iterable[Any]) -> Callable[[], tuple[Any] | None]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 HEAVY = ("numpy", "pyarrow", "boto3", "webdataset", "tqdm", "xxhash", "zstandard")
+NETWORK = ("http.client", "urllib.request", "ssl", "email", "boto3", "webdataset")
 PROBE = f"""
 import sys
 from shardtool.__main__ import run
@@ -36,3 +41,16 @@ def test_help_loads_no_command() -> None:
 
 def test_a_mistyped_command_loads_no_heavy_library() -> None:
     assert probe("pakc").startswith("2 [] ")
+
+
+def test_packing_a_folder_loads_nothing_that_speaks_to_a_network(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.jpg").write_bytes(b"x")
+    code = PROBE.replace(repr(HEAVY), repr(NETWORK))
+    done = subprocess.run(
+        [sys.executable, "-c", code, "pack", str(tmp_path / "in"), str(tmp_path / "out"), "-q"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.strip().splitlines()[-1].startswith("0 [] ")

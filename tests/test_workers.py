@@ -55,6 +55,37 @@ def test_no_tasks_start_no_process() -> None:
         assert multiprocessing.active_children() == []
 
 
+def test_workers_begun_early_are_those_that_run() -> None:
+    with WorkerPool(2) as pool:
+        assert not pool.is_up
+        pool.begin()
+        until(lambda: len(multiprocessing.active_children()) == 2)
+        until(lambda: pool.is_up)
+        begun = {process.pid for process in multiprocessing.active_children()}
+        assert {pid for _, pid in pool.run("worker_tasks:pid", range(20))} <= begun
+        pool.begin()
+        assert {process.pid for process in multiprocessing.active_children()} == begun
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_begun_and_never_used_end_with_the_pool() -> None:
+    with WorkerPool(3) as pool:
+        pool.begin(2)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_cannot_start_is_an_error_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_context: object) -> None:
+        raise WorkerLost("no worker process could be started")
+
+    monkeypatch.setattr("shardtool.workers.start_process", refuse)
+    with WorkerPool(2) as pool:
+        pool.begin()
+        until(lambda: pool.is_up)
+        with pytest.raises(WorkerLost, match="could be started"):
+            list(pool.run("worker_tasks:times", range(4), context=3))
+
+
 def test_workers_stay_for_the_next_run() -> None:
     with WorkerPool(2) as pool:
         first = {pid for _, pid in pool.run("worker_tasks:pid", range(20))}

@@ -235,7 +235,7 @@ def _settle_plan(request: PackRequest, state: str, pool: WorkerPool | None, say:
 
 
 def _prepare(request: PackRequest, pool: WorkerPool | None) -> Prepared:
-    return prepare(
+    prepared = prepare(
         request.sources,
         request.options,
         pool,
@@ -245,6 +245,10 @@ def _prepare(request: PackRequest, pool: WorkerPool | None) -> Prepared:
         list_cache=request.list_cache,
         spool=spool_folder(request.out) if request.options.source == "shards" else "",
     )
+    num_shards = len(prepared.plan.shards)
+    if pool is not None and num_shards > 1:
+        pool.begin(num_shards)  # while the plan is stored
+    return prepared
 
 
 def store_plan(request: PackRequest, prepared: Prepared, say: Say) -> StoredPlan:

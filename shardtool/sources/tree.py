@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shardtool.model import ScanResult
     from shardtool.workers import WorkerPool
 
-ALONE_S = 0.05  # two workers are up after 0.1 s; a tree of 30,000 files, warm, is done by then
+ALONE_S = 0.05  # before workers are started, which takes 0.1 s; a tree of 20,000 files, warm, is done by then
 BLOCK = 8_192  # names of one folder that are one task, and stat results held at once (about 0.7 KiB each)
 TASK_ENTRIES = 16_384  # a worker returns after that many: about 40 ms warm
 TASK_FOLDERS = 64
@@ -86,14 +86,16 @@ class TreeSource:
 
 
 def walk_all(rules: WalkRules, folders: list[Folder], pool: WorkerPool | None, alone_s: float = ALONE_S) -> Found:
-    """What lies in `folders` and below them: alone for `alone_s`, then with the pool."""
+    """What lies in `folders` and below them: alone for `alone_s` and until a worker has started, then with the pool."""
     if pool is None or pool.num_workers < 2:
         return walk(rules, folders)
     found, queue = Found(), deque(folders)
     walker = _Walker(rules, found)
     until = time.monotonic() + alone_s
-    while queue and time.monotonic() < until:  # breadth first, so that there is soon enough for all workers
+    while queue and not pool.is_up:  # breadth first, so that there is soon enough for all workers
         queue.extend(walker.visit(queue.popleft()))
+        if time.monotonic() >= until:
+            pool.begin()
     found.used_includes |= rules.names.used_includes()
     tasks = deque(_batches(list(queue), pool.num_workers))
     for _, part in pool.run("shardtool.sources.tree:walk_in_worker", tasks, context=rules) if tasks else ():

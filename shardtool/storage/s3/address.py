@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from shardtool.errors import UsageProblem
 
@@ -101,6 +100,8 @@ def needs_boto3(bucket: str, address: Address) -> str:
         return "a FIPS or dual-stack endpoint"
     scheme = "https" if address.is_tls else "http"
     host = urlsplit(address.url).hostname or ""
+    from urllib.request import getproxies, proxy_bypass  # 25 ms that no local run should pay
+
     if scheme in getproxies() and not proxy_bypass(host):
         return "a proxy"
     return ""
