@@ -199,6 +199,32 @@ def test_a_number_that_is_none_is_refused_by_mds_and_a_text_to_litdata(tmp_path:
     pack(tmp_path / "in", tmp_path / "lit", format="litdata")
 
 
+@pytest.mark.parametrize("number", ["0", " 12\n", "+5", "-7", "1_000", "9" * 18, "9" * 19])
+def test_whatever_python_reads_as_a_number_is_one(tmp_path: Path, number: str) -> None:
+    make_tree(tmp_path / "in", {"a.cls": "1", "b.cls": number, "c.cls": "23"})
+    pack(tmp_path / "in", tmp_path / "out", format="mds")
+    assert number.encode() in shard_paths(tmp_path / "out")[0].read_bytes()
+
+
+@pytest.mark.parametrize("number", ["", "1a", "/", ":", "1.5", "0x10"])
+def test_what_python_does_not_read_as_a_number_is_none(tmp_path: Path, number: str) -> None:
+    make_tree(tmp_path / "in", {"a.cls": "1", "b.cls": number, "c.cls": "23"})
+    with pytest.raises(UsageProblem, match=r"b\.cls is not a number"):
+        pack(tmp_path / "in", tmp_path / "out", format="mds")
+
+
+@both
+def test_every_sample_tells_which_of_many_columns_it_lacks(tmp_path: Path, name: str) -> None:
+    parts = [f"p{number:02d}" for number in range(19)]
+    has = {f"k{sample:02d}": [part for n, part in enumerate(parts) if sample * 31 >> n % 7 & 1] for sample in range(40)}
+    make_tree(tmp_path / "in", {f"{key}.{part}": part for key, some in has.items() for part in [*some, "all"]})
+    pack(tmp_path / "in", tmp_path / "out", format=name, shuffle="none")
+    config = config_of(settings_of(tmp_path / "out")) if name == "mds" else b""
+    for row in parsed(shard_paths(tmp_path / "out")[0], 3 + len(parts), config):
+        key, missing = row[0].decode(), json.loads(row[1])
+        assert missing == [part for part in parts if part not in has[key]]
+
+
 def test_numbers_that_some_samples_lack_are_texts(tmp_path: Path) -> None:
     make_tree(tmp_path / "in", {"a.cls": "1", "a.bin": "", "b.bin": ""})
     pack(tmp_path / "in", tmp_path / "out", format="mds")

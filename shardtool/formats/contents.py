@@ -8,16 +8,20 @@ from __future__ import annotations
 import codecs
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from shardtool import columns
 from shardtool.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from shardtool.model import ShardRows
+    from shardtool.formats.scatter import Bytes
+    from shardtool.model import Int64Array, ShardRows
 
 KIND_WORDS = {"string": "UTF-8 text", "int64": "a number"}
 SHOWN_BYTES = 40
+PLAIN_DIGITS = 18  # looked at by numpy; longer numbers one by one
 
 
 class ContentCheck:
@@ -31,27 +35,33 @@ class ContentCheck:
     def __init__(self, rows: ShardRows, kinds: dict[bytes, str]) -> None:
         self._rows = rows
         encoded = rows.names.dictionary_encode()
-        by_code = [kinds[name] for name in columns.to_list(encoded.dictionary)]
-        self._kinds = [by_code[code] for code in encoded.indices.to_numpy().tolist()]
-        self._is_needed = any(kind in KIND_WORDS for kind in by_code)
+        self._by_code = [kinds[name] for name in columns.to_list(encoded.dictionary)]
+        self._codes = encoded.indices.to_numpy()
 
-    def look(self, low: int, starts: Sequence[int], slab: memoryview) -> None:
-        """Take the parts from `low` on, which lie at `starts` of the slab.
+    def look(self, low: int, starts: Int64Array, slab: Bytes) -> None:
+        """Take the parts from `low` on, which lie at `starts` of the slab, int64[n].
 
         Raises:
             UsageProblem: one of them is not what its column promises.
         """
-        if not self._is_needed:
-            return
-        sizes = self._rows.sizes[low : low + len(starts)].tolist()
-        kinds = self._kinds[low : low + len(starts)]
-        for place, (start, size, kind) in enumerate(zip(starts, sizes, kinds, strict=True)):
-            if kind in KIND_WORDS and not _fits(kind, bytes(slab[start : start + size])):
-                self._refuse(low + place, bytes(slab[start : start + min(size, SHOWN_BYTES)]))
+        sizes, codes = self._rows.sizes[low : low + len(starts)], self._codes[low : low + len(starts)]
+        wrong: list[int] = []
+        for code, kind in enumerate(self._by_code):
+            if kind not in KIND_WORDS:
+                continue
+            places = np.flatnonzero(codes == code)
+            begins, lengths = starts[places], sizes[places]
+            if kind != "int64" or not _are_digits(slab, begins, lengths):
+                view, ends = slab.data, begins + lengths
+                runs = zip(places.tolist(), begins.tolist(), ends.tolist(), strict=True)
+                wrong += [place for place, begin, end in runs if not _fits(kind, bytes(view[begin:end]))][:1]
+        if wrong:
+            begin, size = int(starts[min(wrong)]), int(sizes[min(wrong)])
+            self._refuse(low + min(wrong), slab[begin : begin + min(size, SHOWN_BYTES)].tobytes())
 
     def pieces(self, part: int, pieces: Iterable[memoryview]) -> Iterator[memoryview]:
         """The pieces of one large part, each checked before it is passed on; raises as `look` does."""
-        kind = self._kinds[part]
+        kind = self._by_code[self._codes[part]]
         if kind == "int64" and int(self._rows.sizes[part]) > SHOWN_BYTES:
             self._refuse(part, b"")
         decoder = codecs.getincrementaldecoder("utf-8")()
@@ -72,12 +82,24 @@ class ContentCheck:
         key, name = (
             value.as_py().decode("utf-8", "backslashreplace") for value in (rows.keys[sample], rows.names[part])
         )
+        kind = KIND_WORDS[self._by_code[self._codes[part]]]
         raise UsageProblem(
-            f"{key}.{name} is not {KIND_WORDS[self._kinds[part]]}, as other parts called {name} are taken to be:"
+            f"{key}.{name} is not {kind}, as other parts called {name} are taken to be:"
             f" it begins with {begin!r}",
             hint=f"--schema {name}=binary packs {name} as bytes; with --overwrite, or to a new folder",
             where={"key": key, "part": name},
         )
+
+
+def _are_digits(slab: Bytes, starts: Int64Array, sizes: Int64Array) -> bool:
+    """Whether each of these parts is a few decimal digits and nothing else; numbers may be written otherwise, too."""
+    if len(sizes) == 0:
+        return True
+    if not 0 < int(sizes.min()) <= int(sizes.max()) <= PLAIN_DIGITS:
+        return False
+    ends = np.cumsum(sizes)
+    digits = slab[np.repeat(starts - (ends - sizes), sizes) + np.arange(int(ends[-1]))] - np.uint8(ord("0"))
+    return bool(digits.max() < 10)
 
 
 def _fits(kind: str, payload: bytes) -> bool:

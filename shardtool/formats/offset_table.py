@@ -13,6 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from shardtool import columns
 from shardtool.errors import BadKey
@@ -23,7 +24,7 @@ from shardtool.samples import has_part, keys_of
 
 if TYPE_CHECKING:
     from shardtool.formats import Column, Settings
-    from shardtool.formats.records import Bytes
+    from shardtool.formats.scatter import Bytes
     from shardtool.model import Int64Array, Manifest, ManifestShard, SampleTable, ShardRows
 
 KEY, MISSING = b"__key__", b"__missing__"
@@ -80,31 +81,33 @@ def records_of(rows: ShardRows, settings: Settings, config: bytes) -> Records:
     """Where everything lies; follows from names and sizes alone."""
     names = column_names(settings)
     owners, code = rows.owners(), _codes(rows, names)
-    sizes = np.zeros((rows.num_samples, len(names)), np.int64)
-    sizes[owners, code] = rows.sizes
+    sizes = np.zeros((len(names), rows.num_samples), np.int64)
+    sizes[code, owners] = rows.sizes
     payload = sizes.copy()
-    sizes[:, names.index(KEY)] = np.diff(columns.offsets_of(rows.keys))
+    key_start, keys = columns.buffers_of(rows.keys)
+    sizes[names.index(KEY)] = np.diff(key_start)
     pattern, texts = _patterns(owners, code, rows.num_samples, settings, names)
+    text_sizes, joined = np.array([len(text) for text in texts], np.int64), np.frombuffer(b"".join(texts), np.uint8)
+    text_start = np.cumsum(text_sizes) - text_sizes
     if MISSING in names:
-        sizes[:, names.index(MISSING)] = np.array([len(text) for text in texts], np.int64)[pattern]
+        sizes[names.index(MISSING)] = text_sizes[pattern]
     head_bytes = WORD * (rows.num_samples + 2) + len(config)
-    ends = np.cumsum(sizes.sum(axis=1) + WORD * len(names))
+    ends = np.cumsum(sizes.sum(axis=0) + WORD * len(names))
     start = np.concatenate([[0], ends]).astype(np.int64) + head_bytes
-    begins = start[:-1, None] + WORD * len(names) + np.cumsum(sizes, axis=1) - sizes
-    part_offset = begins[owners, code]
+    begins = start[:-1] + WORD * len(names) + np.cumsum(sizes, axis=0) - sizes
+    part_offset = begins[code, owners]
     seams, glued = Seams.of(rows, start, part_offset), sizes - payload
-    at = seams.sample[:-1, None] + WORD * len(names) + np.cumsum(glued, axis=1) - glued
+    at = seams.sample[:-1] + WORD * len(names) + np.cumsum(glued, axis=0) - glued
 
     def glue(first: int, last: int) -> Bytes:
-        pieces = Pieces(seams, first, last)
-        table = np.ascontiguousarray(sizes[first:last], "<u4").view(np.uint8)
-        pieces.fixed(seams.sample[first:last], table.reshape(last - first, -1))
-        offsets, data = columns.buffers_of(rows.keys.slice(first, last - first))
-        pieces.ragged(at[first:last, names.index(KEY)], np.diff(offsets), data[offsets[0] : offsets[-1]])
+        pieces, some = Pieces(seams, first, last), slice(first, last)
+        table = np.ascontiguousarray(sizes[:, some].T, "<u4").view(np.uint8)
+        pieces.fixed(seams.sample[some], table.reshape(last - first, -1))
+        column = names.index(KEY)
+        pieces.ragged(at[column, some], sizes[column, some], keys, key_start[some])
         if MISSING in names:
             column = names.index(MISSING)
-            joined = b"".join([texts[number] for number in pattern[first:last].tolist()])
-            pieces.ragged(at[first:last, column], sizes[first:last, column], np.frombuffer(joined, np.uint8))
+            pieces.ragged(at[column, some], sizes[column, some], joined, text_start[pattern[some]])
         return pieces.values
 
     head = np.concatenate([[rows.num_samples], start]).astype("<u4").tobytes() + config
@@ -126,11 +129,16 @@ def _patterns(
     optional = [names.index(column.name) for column in settings.columns if not column.is_required]
     if not optional:
         return np.zeros(num_samples, np.int64), [b"[]"]
-    lacks = np.ones((num_samples, len(names)), bool)
-    lacks[owners, code] = False
-    found, pattern = np.unique(lacks[:, optional], axis=0, return_inverse=True)
-    texts = [missing_text([names[optional[place]] for place in np.flatnonzero(row)]) for row in found]
-    return pattern.reshape(-1), texts
+    lacks = np.ones((len(names), num_samples), bool)
+    lacks[code, owners] = False
+    packed = np.packbits(lacks[optional], axis=0)
+    width = len(packed)
+    rows_ = pa.py_buffer(np.ascontiguousarray(packed.T))
+    encoded = pa.Array.from_buffers(pa.binary(width), num_samples, [None, rows_]).dictionary_encode()
+    found = np.frombuffer(b"".join(encoded.dictionary.to_pylist()), np.uint8).reshape(-1, width)
+    flags = np.unpackbits(found, axis=1, count=len(optional)).astype(bool)
+    texts = [missing_text([names[optional[place]] for place in np.flatnonzero(row)]) for row in flags]
+    return encoded.indices.to_numpy().astype(np.int64), texts
 
 
 def shards_by_split(manifest: Manifest) -> dict[str, list[ManifestShard]]:

@@ -1,9 +1,9 @@
 """Samples as records one after the other: what TFRecord, MDS and litData shards have in common.
 
 A format says where everything lies (`Records`) and which container bytes lie between the payloads (`Glue`). Payload is
-read to its place in a slab, the container bytes of hundreds of samples are made in one numpy pass and copied between,
-checksums last, one write sends all of it. `write_simple` does the same a sample at a time; the tests hold one against
-the other. Memory: a slab of 1 MiB, and about 16 bytes for each container byte in it.
+read to its place in a slab, the container bytes of many samples are made in one numpy pass and copied between
+(`scatter`), checksums last, one write sends all of it. `write_simple` does the same a sample at a time; the tests hold
+one against the other. Memory: a slab of 1 MiB, and some 500 bytes for each of GLUE_SAMPLES samples.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import mmap
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from shardtool.formats import ShardLayout
 from shardtool.formats.crc32c import crc32c_many, extend, masked
+from shardtool.formats.scatter import Bytes, copy_runs, windows, words
 
 if TYPE_CHECKING:
     from shardtool.formats.contents import ContentCheck
@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from shardtool.sources.reader import PartReader
 
 SLAB_BYTES = 1 << 20
-GLUE_SAMPLES = 256  # at least, whose container bytes are made in one pass: the calls of numpy cost more than the bytes
+GLUE_SAMPLES = 2048  # at least, whose container bytes are made in one pass: the calls of numpy cost more than the bytes
 CHECKSUM_BYTES = 4
 MAX_VARINT = 5
 _MORE = np.array([0, *(sum(0x80 << 8 * place for place in range(size)) for size in range(MAX_VARINT))], np.int64)
-
-Bytes: TypeAlias = NDArray[np.uint8]
 
 
 class Out(Protocol):
@@ -94,11 +92,11 @@ def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out)
             first += 1
             continue
         base, low, high = int(start[first]), int(rows.part_start[first]), int(rows.part_start[last])
-        places = (records.part_offset[low:high] - base).tolist()
-        digests[low:high] = read.fill(low, high, places, slab)
+        places = records.part_offset[low:high] - base
+        digests[low:high] = read.fill(low, high, places.tolist(), slab)
         if records.contents is not None:
-            records.contents.look(low, places, slab)
-        glue.put(first, last, places, slab)
+            records.contents.look(low, places, array)
+        glue.put(first, last, array)
         if records.checked_from >= 0:
             _seal(array, start[first : last + 1] - base, records.checked_from)
         out.write(slab[: int(start[last]) - base])
@@ -107,30 +105,24 @@ def write_records(rows: ShardRows, records: Records, read: PartReader, out: Out)
 
 
 class _GlueAhead:
-    """Container bytes of samples that follow each other, made for many slabs at once where few samples fill one."""
+    """Container bytes of samples that follow each other, made for more of them than fill a slab."""
 
     def __init__(self, rows: ShardRows, records: Records) -> None:
         self._rows, self._records = rows, records
         self._first, self._end = 0, 0  # samples at hand
-        self._values = memoryview(b"")
+        self._values: Bytes = np.zeros(0, np.uint8)
 
-    def put(self, first: int, last: int, places: list[int], slab: memoryview) -> None:
-        """Copy those of samples [first, last), whose parts lie at `places`, between their payloads in the slab."""
+    def put(self, first: int, last: int, array: Bytes) -> None:
+        """Put those of samples [first, last) between their payloads in the slab, which begins with sample `first`."""
+        records, seams = self._records, self._records.seams
         if last > self._end:
             self._first, self._end = first, min(max(last, first + GLUE_SAMPLES), self._rows.num_samples)
-            self._values = self._records.glue(self._first, self._end).data
-        seams = self._records.seams
+            self._values = records.glue(self._first, self._end)
         low, high = self._rows.part_start[[first, last]].tolist()
-        origin = seams.sample[self._first]
-        done, end = (seams.sample[[first, last]] - origin).tolist()
-        at, values = 0, self._values
-        until = (seams.part[low:high] - origin).tolist()
-        for stop, place, size in zip(until, places, self._rows.sizes[low:high].tolist(), strict=True):
-            if stop > done:
-                slab[at:place] = values[done:stop]
-                done = stop
-            at = place + size
-        slab[at : at + end - done] = values[done:end]
+        edges = np.concatenate([seams.sample[[first]], seams.part[low:high], seams.sample[[last]]])
+        starts = edges[:-1]
+        places = starts + (seams.payload[low : high + 1] + int(records.start[0] - records.start[first]))
+        copy_runs(array, places, self._values, starts - seams.sample[self._first], np.diff(edges))
 
 
 def write_simple(rows: ShardRows, records: Records, read: PartReader, out: Out) -> UInt64Array:
@@ -154,7 +146,7 @@ def _seal(array: Bytes, start: Int64Array, checked_from: int) -> None:
     begin = start[:-1] + checked_from
     end = start[1:] - CHECKSUM_BYTES
     sums = masked(crc32c_many(array, begin, end - begin)).astype("<u4")
-    array[end[:, None] + np.arange(CHECKSUM_BYTES)] = sums[:, None].view(np.uint8)
+    windows(array, CHECKSUM_BYTES)[end] = sums.view(f"V{CHECKSUM_BYTES}")
 
 
 def _write_large(
@@ -287,34 +279,39 @@ class Pieces:
 
     def fixed(self, starts: Int64Array, fields: Bytes) -> None:
         """Rows of uint8[n, width] at `starts`, int64[n]."""
-        self.values[(starts - self._origin)[:, None] + np.arange(fields.shape[1])] = fields
+        width = fields.shape[1]
+        windows(self.values, width)[starts - self._origin] = np.ascontiguousarray(fields).view(f"V{width}")[:, 0]
 
-    def ragged(self, starts: Int64Array, sizes: Int64Array, values: Bytes) -> None:
-        """`values` cut in pieces of `sizes`, int64[n], at `starts`."""
-        ends = np.cumsum(sizes)
-        total = int(ends[-1]) if len(ends) else 0
-        self.values[np.repeat(starts - self._origin - (ends - sizes), sizes) + np.arange(total)] = values
+    def ragged(self, starts: Int64Array, sizes: Int64Array, values: Bytes, begins: Int64Array) -> None:
+        """At `starts` the bytes of `values` from `begins` on, `sizes` of them; int64[n] each."""
+        copy_runs(self.values, starts - self._origin, values, begins, sizes)
+
+    def word(self, starts: Int64Array, values: Int64Array) -> None:
+        """Words of eight bytes, little-endian; whoever puts less there puts what follows later."""
+        words(self.values)[starts - self._origin] = values
 
 
 def varint_sizes(values: Int64Array) -> Int64Array:
     """int64[n]: bytes of each value as a protocol buffer varint; values are below 2**35."""
-    sizes = np.ones(len(values), np.int64)
+    sizes, largest = np.ones(len(values), np.int64), int(values.max(initial=0))
     for bits in (7, 14, 21, 28):
-        sizes += values >> bits > 0
+        if largest >> bits:
+            sizes += values >> bits > 0
     return sizes
 
 
-def varint_groups(values: Int64Array) -> tuple[Int64Array, Bytes]:
-    """(bytes of each, uint8[n, 5] of which so many count): values below 2**35 as protocol buffer varints."""
+def varint_words(values: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(bytes of each, int64[n] of which so many count, the lowest): values below 2**35 as protocol buffer varints."""
     sizes = varint_sizes(values)
     spread = values & 0x7F
-    for place in range(1, MAX_VARINT):  # one word a value: each seven bits move up to a byte of their own
+    for place in range(1, int(sizes.max(initial=1))):  # each seven bits move up to a byte of their own
         spread |= (values & 0x7F << 7 * place) << place
     spread |= _MORE[sizes]
-    return sizes, spread.astype("<i8")[:, None].view(np.uint8)[:, :MAX_VARINT]
+    return sizes, spread
 
 
 def varints(values: Int64Array) -> tuple[Int64Array, Bytes]:
-    """(bytes of each, all of them joined), as `varint_groups`."""
-    sizes, groups = varint_groups(values)
+    """(bytes of each, all of them joined), as `varint_words`."""
+    sizes, spread = varint_words(values)
+    groups = spread.astype("<i8")[:, None].view(np.uint8)[:, :MAX_VARINT]
     return sizes, groups[np.arange(MAX_VARINT) < sizes[:, None]]

@@ -20,23 +20,23 @@ from shardtool.formats import BYTES, Settings, ShardLayout, WrittenShard
 from shardtool.formats.crc32c import crc32c_rows, masked
 from shardtool.formats.records import (
     CHECKSUM_BYTES,
-    MAX_VARINT,
     Pieces,
     RecordCheck,
     Records,
     Seams,
-    varint_groups,
     varint_sizes,
+    varint_words,
     varints,
     write_records,
 )
+from shardtool.formats.scatter import windows, words
 from shardtool.samples import keys_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shardtool.formats import StructureCheck
-    from shardtool.formats.records import Bytes
+    from shardtool.formats.scatter import Bytes
     from shardtool.model import Int64Array, Manifest, SampleTable, ShardRows
     from shardtool.sources.reader import PartReader
     from shardtool.storage.shard_file import ShardFile
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 KEY = b"__key__"
 LENGTH_BYTES = 12  # size and its checksum
 MAX_EXAMPLE_BYTES = (1 << 31) - 1  # protocol buffers hold no more
+_LENGTHS_BYTES = 4 * 8  # at most, of the four lengths before a value and their tags, a word each
 _FIRST, _SECOND = 0x0A, 0x12  # tags of fields 1 and 2, length delimited
 
 
@@ -159,17 +160,21 @@ def records_of(rows: ShardRows) -> Records:
     seams = Seams.of(rows, start, part_offset)
     begin = seams.part - (part_offset - part_begin)
 
+    key_start, keys = columns.buffers_of(rows.keys)
+
     def glue(first: int, last: int) -> Bytes:
-        pieces = Pieces(seams, first, last)
-        _lengths(pieces, seams.sample[first:last], example[first:last])
-        at = _tagged(pieces, seams.sample[first:last] + LENGTH_BYTES, _FIRST, features[first:last])
-        keys = rows.keys.slice(first, last - first)
+        pieces, at = Pieces(seams, first, last), seams.sample[first:last]
+        pieces.fixed(at, _lengths(example[first:last]))
+        sizes, words_ = _tagged(features[first:last])
+        pieces.word(at + LENGTH_BYTES, words_)  # before what follows it
+        at = at + LENGTH_BYTES + sizes
         number = np.zeros(last - first, np.int64)
-        at = _feature(pieces, at, _Nest(*(column[first:last] for column in key)), number, _KEY_NAME)
-        offsets, data = columns.buffers_of(keys)
-        pieces.ragged(at, np.diff(offsets), data[offsets[0] : offsets[-1]])
+        heads, begins, sizes = _heads(_Nest(*(column[first:last] for column in key)), number, _KEY_NAME)
+        pieces.ragged(at, sizes, heads, begins)
+        pieces.ragged(at + sizes, key_bytes[first:last], keys, key_start[first:last])
         some = slice(int(rows.part_start[first]), int(rows.part_start[last]))
-        _feature(pieces, begin[some], _Nest(*(column[some] for column in parts)), names.code[some], names)
+        heads, begins, sizes = _heads(_Nest(*(column[some] for column in parts)), names.code[some], names)
+        pieces.ragged(begin[some], sizes, heads, begins)
         return pieces.values
 
     return Records(b"", start, part_offset, seams, glue, checked_from=LENGTH_BYTES)
@@ -205,49 +210,40 @@ def _names(rows: ShardRows) -> _Names:
 _KEY_NAME = _joined(np.zeros(0, np.int64), [KEY])
 
 
-def _lengths(pieces: Pieces, at: Int64Array, example: Int64Array) -> None:
-    """Size of each Example and its checksum."""
+def _lengths(example: Int64Array) -> Bytes:
+    """uint8[n, 12]: size of each Example and its checksum."""
     lengths = example.astype("<u8")[:, None].view(np.uint8)
     sums = masked(crc32c_rows(lengths)).astype("<u4")[:, None].view(np.uint8)
-    pieces.fixed(at, np.concatenate([lengths, sums], axis=1))
+    return np.concatenate([lengths, sums], axis=1)
 
 
-def _tagged(pieces: Pieces, at: Int64Array, tag: int, length: Int64Array) -> Int64Array:
-    """A tag and a length at `at`; where what they announce begins."""
-    pieces.fixed(at, np.full((len(at), 1), tag, np.uint8))
-    sizes, values = varints(length)
-    pieces.ragged(at + 1, sizes, values)
-    return at + 1 + sizes
+def _tagged(length: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """(bytes of each, words of which so many count): a tag of field 1 and a length."""
+    sizes, found = varint_words(length)
+    return sizes + 1, found << 8 | _FIRST
 
 
-def _feature(pieces: Pieces, at: Int64Array, nest: _Nest, code: Int64Array, names: _Names) -> Int64Array:
-    """One map entry a row, up to its value; where that begins.
+def _heads(nest: _Nest, code: Int64Array, names: _Names) -> tuple[Bytes, Int64Array, Int64Array]:
+    """One map entry each, up to its value: (bytes with gaps, where each begins, its size).
 
-    Rows of one matrix: tag, length of the entry, block of the name, lengths of Feature, list and value with their tags.
+    Tag and length of the entry, block of the name, length of the Feature, tags and lengths of list and value. A line a
+    row: each field is put down as wide as fields can be, and the next one covers what was too much.
     """
-    width = names.block.shape[1]
-    lengths = np.stack([nest.entry, nest.feature, nest.list_, nest.value], axis=1)
-    sizes, groups = varint_groups(lengths.ravel())
-    sizes, groups = sizes.reshape(-1, 4, 1), groups.reshape(-1, 4, MAX_VARINT)
-    is_used = np.arange(MAX_VARINT) < sizes
-    matrix = np.empty((len(at), 3 + width + 4 * MAX_VARINT), np.uint8)
-    mask = np.ones(matrix.shape, bool)
-    column = 0
-    for number, tag in enumerate((_FIRST, -1, _FIRST, _FIRST)):
-        if tag >= 0:
-            matrix[:, column] = tag
-            column += 1
-        matrix[:, column : column + MAX_VARINT] = groups[:, number]
-        mask[:, column : column + MAX_VARINT] = is_used[:, number]
-        column += MAX_VARINT
-        if number == 0:
-            matrix[:, column : column + width] = names.block[code]
-            mask[:, column : column + width] = np.arange(width) < names.block_sizes[code, None]
-            column += width
-    total: Int64Array = 3 + names.block_sizes[code] + sizes.sum(axis=(1, 2))
-    pieces.ragged(at, total, matrix[mask])
-    ends: Int64Array = at + total
-    return ends
+    count, widest = len(code), names.block.shape[1]
+    sizes, found = (column.reshape(4, count) for column in varint_words(np.concatenate(nest[3::-1])))
+    sizes[[0, 2, 3]] += 1
+    found[[0, 2, 3]] = found[[0, 2, 3]] << 8 | _FIRST
+    begins = np.arange(count) * (widest + _LENGTHS_BYTES)
+    line: Bytes = np.empty(count * (widest + _LENGTHS_BYTES), np.uint8)
+    put, at = words(line), begins + sizes[0]
+    put[begins] = found[0]
+    if widest:
+        windows(line, widest)[at] = names.block.view(f"V{widest}")[code, 0]
+    at += names.block_sizes[code]
+    for number in (1, 2, 3):
+        put[at] = found[number]
+        at += sizes[number]
+    return line, begins, at - begins
 
 
 def refuse_names(names: list[bytes], reserved: tuple[bytes, ...], what: str) -> None:
