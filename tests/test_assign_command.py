@@ -382,6 +382,12 @@ def test_forms_that_contradict_one_another_are_refused_with_a_cure(out: Path, ar
         (("--batch-size", str(2**63)), "beyond 2^62"),
         (("--lanes", str(10**12)), "leave lanes out"),
         (("--json", "--expand", f"{2**63 - 1}:5"), "go beyond 2^62"),
+        (("--json", "--expand", "7:1,073,741,825"), "--expand 7:1024"),
+        (("--json", "--expand", f"0:{2**62}"), "at most 1,073,741,824"),
+        (("--world-size", str(2**20 + 1)), "at most 1,048,576"),
+        (("--elastic", f"8,{10**12}"), "data-parallel ranks"),
+        (("--world-size", "8", "--num-nodes", str(10**12)), "--num-nodes 8"),
+        (("--loader-workers", "1025"), "at most 1,024"),
     ],
 )
 def test_configurations_that_starve_a_rank_or_make_no_sense_exit_2_with_the_cure(

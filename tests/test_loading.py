@@ -148,7 +148,7 @@ def test_a_transform_is_called_in_order_right_after_each_sample_was_read(
 
 
 def test_views_are_read_only_and_stay_when_all_else_is_closed(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardtool.loading.files.MAX_FILES", 2)  # maps are let go of all the time
+    monkeypatch.setattr("shardtool.loading.files.MAX_VIEWED", 2)  # maps are let go of all the time
     wanted = contents(packed)
     reader = SampleReader(packed, io="map", check=True)
     with monkeypatch.context() as context:
@@ -369,7 +369,7 @@ def tell(rank: subprocess.Popen[str]) -> None:
     rank.stdin.flush()
 
 
-def residency(mapped: mmap.mmap) -> float:
+def residency(mapped: memoryview) -> float:
     """Share of the pages of a map that are in memory."""
     import ctypes
 
@@ -564,24 +564,75 @@ def test_a_missing_extra_is_an_error_that_names_it(name: str, monkeypatch: pytes
 
 
 def test_few_descriptors_are_enough_for_several_data_sets(tmp_path: Path) -> None:
-    """In a process of its own, which may open 64 files: three data sets of 60 shards, read in turns."""
+    """In a process of its own, which may open 64 files: data sets of 60 shards, read in turns, mapped and preloaded."""
     pack(make_tree(tmp_path / "in", {f"{n:03d}.txt": str(n) for n in range(60)}), tmp_path / "out", samples_per_shard=1)
     code = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-from shardtool.errors import UsageProblem
 from shardtool.loading.reader import SampleReader
-readers = [SampleReader({str(tmp_path / "out")!r}, io=io) for io in ("pread", "threads:4", "pread", "pread", "pread")]
+readers = [SampleReader({str(tmp_path / "out")!r}, io=io) for io in ("pread", "threads:4", "pread", "map", "map")]
 for reader in readers * 2:
     assert len(reader.read(range(60))) == 60
-try:
-    readers[0].preload()
-except UsageProblem as problem:
-    print(problem.hint)
+    reader.preload()
+views = [readers[-1].read([number])[0]["txt"] for number in range(60)]
+print(b" ".join(views).decode(), *(len(reader.read(range(60))) for reader in readers))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("ulimit -n ")
+    assert sorted(done.stdout.split()) == sorted([*map(str, range(60)), *["60"] * 5])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_views_keep_few_shards_mapped_and_preloading_refuses_more_than_there_may_be(
+    packed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardtool.loading.files.MAX_VIEWED", 3)
+    monkeypatch.setattr("shardtool.loading.maps.map_limit", lambda: 5)
+    reader = SampleReader(packed, io="map")
+
+    def num_mapped() -> int:
+        with open("/proc/self/maps", encoding="utf-8") as file:
+            return sum(os.path.realpath(packed) in line and ".tar" in line for line in file)
+
+    held = reader.read(range(NUM_SAMPLES))
+    assert num_mapped() == 6, "what somebody holds stays mapped"
+    wanted = [{name: bytes(part) for name, part in sample.items() if name != "__key__"} for sample in held]
+    del held
+    assert num_mapped() == 3
+    with pytest.raises(UsageProblem, match=r"6 shards to preload take a map each.* 5$") as raised:
+        reader.preload()
+    assert "vm.max_map_count=24" in raised.value.hint
+    reader.preload(np.arange(5))
+    found = reader.read(range(NUM_SAMPLES))
+    assert [{name: part for name, part in sample.items() if name != "__key__"} for sample in found] == wanted
+    reader.close()
+    del found
+    assert num_mapped() == 0
+
+
+def test_where_nothing_more_can_be_mapped_the_maps_of_other_data_sets_go(
+    packed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shardtool.loading import files, maps
+
+    other = SampleReader(packed, io="map")
+    other.read(range(NUM_SAMPLES))
+
+    def map_file(path: str) -> memoryview:
+        if other._files._viewed:
+            raise OSError("Memory mapping file failed: Cannot allocate memory")  # as Arrow says it, without an errno
+        return maps.map_file(path)
+
+    monkeypatch.setattr(files, "map_file", map_file)
+    assert SampleReader(packed, io="map").read(range(NUM_SAMPLES)) == contents(packed)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="no such call")
+def test_a_range_is_hinted_in_steps_that_linux_does_not_cut_off(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, offset, size, _advice: told.append((offset, size)))
+    SampleReader(packed)._files.will_need(0, 1000, 300_000)
+    assert told == [(1000, 131_072), (132_072, 131_072), (263_144, 37_856)]
 
 
 def test_a_process_that_is_forked_while_a_thread_reads_does_not_wait_for_it(packed: str) -> None:

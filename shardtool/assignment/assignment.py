@@ -21,7 +21,7 @@ from shardtool.assignment.assign import check_feasible, coverage, rank_counts, s
 from shardtool.errors import UsageProblem
 from shardtool.order.deal import Deal
 from shardtool.order.order import Order
-from shardtool.order.params import MAX_LANES, MAX_POSITION, OrderParams, choose_params, lane_radices
+from shardtool.order.params import MAX_LANES, MAX_POSITION, OrderParams, check_ranks, choose_params, lane_radices
 from shardtool.order.state import dump_state, load_state
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ __all__ = ["Assignment", "SplitShards", "Wish", "assign", "choose_order", "split
 
 RANKS_PER_NODE = 8  # accelerators of most nodes; only a guess where --num-nodes is not given
 DEFAULT_SPLIT = "train"
+MAX_WORKERS = 1024  # loader workers of a rank; nodes have some hundred cores
+MAX_EXPANDED = 1 << 30  # positions listed at once, or an epoch if that is more: a list of some 30 GB
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,8 +175,14 @@ class Assignment:
         """The samples a rank reads among `count` positions of the stream from `first` on, in reading order.
 
         Raises:
-            UsageProblem: `first` lies before the position where the run begins, or they go beyond 2^62.
+            UsageProblem: `first` lies before the position where the run begins, or they are too many.
         """
+        most = max(MAX_EXPANDED, self.order.num_samples)
+        if count > most:
+            raise UsageProblem(
+                f"{count:,} positions are too long a list: at most {most:,}",
+                hint=f"list a part of them, --expand {first}:1024; any other can be listed by itself",
+            )
         if first + count > MAX_POSITION:
             raise UsageProblem(f"{count:,} positions from {first:,} on go beyond 2^62", hint="--expand FROM:COUNT")
         if first < self.position:
@@ -218,6 +226,11 @@ def assign(manifest: Manifest, wish: Wish, state: Mapping[str, Any] | None = Non
         PlanMismatch: the state belongs to another data set, or asks for another policy inside an epoch.
     """
     shards = split_shards(manifest, wish.split)
+    if wish.loader_workers > MAX_WORKERS:
+        raise UsageProblem(
+            f"{wish.loader_workers:,} loader workers of a rank are more than any node runs: at most {MAX_WORKERS:,}",
+            hint="--loader-workers counts the processes of one rank, 4 to 16 as a rule",
+        )
     num_nodes = _num_nodes(wish)
     params, policy, position, notes = _start(manifest, shards, wish, state)
     order = Order(shards.counts, params)
@@ -286,6 +299,7 @@ def choose_order(
     Raises:
         UsageProblem: no samples, or a value out of range.
     """
+    check_ranks(*sizes)
     nodes = [usual_nodes(size) for size in sizes if size > 0]
     params = choose_params(
         shards.counts, shards.num_bytes, sizes, mode=mode, seed=seed, piece=piece, node_counts=nodes
@@ -312,6 +326,12 @@ def usual_nodes(world_size: int) -> int:
 def _num_nodes(wish: Wish) -> int:
     if wish.world_size < 1 or wish.num_nodes < 0:
         raise UsageProblem(f"{wish.world_size} ranks on {wish.num_nodes} nodes", hint="both are 1 or more")
+    check_ranks(wish.world_size)
+    if wish.num_nodes > wish.world_size:
+        raise UsageProblem(
+            f"{wish.num_nodes:,} nodes for {wish.world_size:,} ranks: most would have none",
+            hint=f"give at most one node a rank: --num-nodes {wish.world_size}",
+        )
     nodes = wish.num_nodes or usual_nodes(wish.world_size)
     if wish.world_size % nodes:
         fitting = max(count for count in range(1, nodes + 1) if wish.world_size % count == 0)

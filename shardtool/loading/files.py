@@ -7,7 +7,6 @@ pages of the page cache, which all processes of a node share.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import resource
 from threading import Lock
@@ -17,6 +16,7 @@ from weakref import WeakSet
 import numpy as np
 
 from shardtool.errors import UsageProblem
+from shardtool.loading.maps import check_maps, map_file, map_limit
 from shardtool.units import format_bytes
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardFiles", "available_memory"]
 
-MAX_FILES = 256  # kept open, and mapped for views; those opened first go first, which costs no bookkeeping a read
+MAX_FILES = 256  # kept open; those opened first go first, which costs no bookkeeping a read
+MAX_VIEWED = 4096  # mapped for views, likewise
+HINT_BYTES = 128 << 10  # of one hint: Linux cuts a longer one off at its readahead, by default as long as this
 PRELOAD_SHARE = 0.9  # of the available memory
 PAGE_BYTES = 4096
 
@@ -41,8 +43,8 @@ class ShardFiles:
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self._files: dict[int, _File] = {}
-        self._maps: dict[int, mmap.mmap] = {}  # preloaded
-        self._viewed: dict[int, mmap.mmap] = {}
+        self._maps: dict[int, memoryview] = {}  # preloaded
+        self._viewed: dict[int, memoryview] = {}
         self._lock = Lock()
         self._max_files = _max_files()
         _ALL.add(self)
@@ -54,7 +56,7 @@ class ShardFiles:
             CorruptShard: the file is gone, or ends before.
         """
         if self._maps and (mapped := self._maps.get(shard)) is not None and offset + size <= len(mapped):
-            return mapped[offset : offset + size]
+            return mapped[offset : offset + size].tobytes()
         try:
             file = self._files.get(shard) or self._file(shard)  # held until it is read; if evicted, it closes then
             data = os.pread(file.fd, size, offset)
@@ -74,7 +76,7 @@ class ShardFiles:
         """
         mapped = self._maps.get(shard) or self._viewed.get(shard) or self._map_for_views(shard)
         if mapped is not None and offset + size <= len(mapped):
-            return memoryview(mapped)[offset : offset + size]
+            return mapped[offset : offset + size]
         return memoryview(self._dataset.read_range(shard, offset, size))
 
     def will_need(self, shard: int, offset: int, size: int) -> None:
@@ -82,7 +84,9 @@ class ShardFiles:
         if hasattr(os, "posix_fadvise") and shard not in self._maps:
             try:
                 file = self._file(shard)
-                os.posix_fadvise(file.fd, offset, size, os.POSIX_FADV_WILLNEED)
+                for begin in range(offset, offset + size, HINT_BYTES):
+                    length = min(HINT_BYTES, offset + size - begin)
+                    os.posix_fadvise(file.fd, begin, length, os.POSIX_FADV_WILLNEED)
             except OSError:
                 return  # a hint; reading will tell what is wrong
 
@@ -97,18 +101,20 @@ class ShardFiles:
             warm: read them now; False maps what another process has read.
 
         Raises:
-            UsageProblem: they do not fit, or are more than the files that a process may open.
+            UsageProblem: they do not fit, or are more than a process may map.
             CorruptShard: a file is gone.
         """
         wanted = [shard for shard in shards if shard not in self._maps]
         total = sum(self._dataset.manifest.shards[shard].files[0].num_bytes for shard in wanted)
         if warm:
             _check_fits(total, available_memory() if available_bytes is None else available_bytes)
+        check_maps(len(wanted) + sum(len(files._maps) for files in list(_ALL)))
         for shard in wanted:
             try:
-                self._map(shard)
-            except OSError as error:
-                raise _too_many(error, len(wanted)) from error
+                self._maps[shard] = self._mapped(shard)
+            except OSError:
+                self._dataset.read_range(shard, 0, 0)  # gone: that is explained there
+                raise
         for shard in wanted if warm else ():
             _touch(self._maps[shard])
         return total
@@ -119,25 +125,27 @@ class ShardFiles:
         self._maps.clear()
         self._viewed.clear()
 
-    def _map_for_views(self, shard: int) -> mmap.mmap | None:
-        """A map of a shard; None where there is nothing to map."""
+    def _map_for_views(self, shard: int) -> memoryview | None:
+        """A map of a shard; None where it cannot be mapped."""
         try:
-            mapped = mmap.mmap(self._file(shard).fd, 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # gone, or empty: reading explains it
+            mapped = self._mapped(shard)
+        except OSError:  # gone: reading explains it
             return None
         with self._lock:
             self._viewed[shard] = mapped
-            if len(self._viewed) > self._max_files:
+            if len(self._viewed) > min(MAX_VIEWED, map_limit() // (2 * len(_ALL))):
                 self._viewed.pop(next(iter(self._viewed)))  # unmapped once no view is left
         return mapped
 
-    def _map(self, shard: int) -> None:
-        self._dataset.read_range(shard, 0, 0)  # raises where the file is gone
-        file = self._file(shard)
-        if os.fstat(file.fd).st_size:
-            mapped = mmap.mmap(file.fd, 0, access=mmap.ACCESS_READ)
-            mapped.madvise(mmap.MADV_WILLNEED)
-            self._maps[shard] = mapped
+    def _mapped(self, shard: int) -> memoryview:
+        path = self._dataset.shard_path(shard)
+        try:
+            return map_file(path)
+        except OSError as error:
+            if error.errno not in _NONE_LEFT:
+                raise
+            _let_go()
+            return map_file(path)
 
     def _file(self, shard: int) -> _File:
         file = self._files.get(shard)
@@ -161,7 +169,7 @@ class ShardFiles:
         return file
 
     def let_go(self) -> None:
-        """Close what is open for later, unless another thread is opening some; reads under way keep theirs."""
+        """Close and unmap what is kept for later, unless another thread is at it; reads under way keep theirs."""
         if self._lock.acquire(blocking=False):
             try:
                 self._files.clear()
@@ -171,7 +179,7 @@ class ShardFiles:
 
 
 _ALL: WeakSet[ShardFiles] = WeakSet()  # of this process: the data sets of a mixture share its descriptors
-_NONE_LEFT = (errno.EMFILE, errno.ENFILE)
+_NONE_LEFT = (errno.EMFILE, errno.ENFILE, None)  # descriptors, and maps
 
 
 def _max_files() -> int:
@@ -181,20 +189,9 @@ def _max_files() -> int:
 
 
 def _let_go() -> None:
-    """Close files of all data sets, when there is no descriptor left."""
+    """Close files and maps of all data sets, when there is no descriptor or map left."""
     for files in list(_ALL):
         files.let_go()
-
-
-def _too_many(error: OSError, num_shards: int) -> Exception:
-    """What to raise where a shard cannot be mapped: a map holds a descriptor."""
-    if error.errno not in _NONE_LEFT:
-        return error
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return UsageProblem(
-        f"{num_shards:,} shards to preload take a descriptor each, and this process may have {limit:,}",
-        hint=f"ulimit -n {2 * num_shards + limit}, preload fewer shards (a node's share), or leave preload out",
-    )
 
 
 class _File:
@@ -246,7 +243,7 @@ def _check_fits(num_bytes: int, available: int) -> None:
         )
 
 
-def _touch(mapped: mmap.mmap) -> None:
+def _touch(mapped: memoryview) -> None:
     """Read every page that is not resident, and enter all into the page table."""
     view = np.frombuffer(mapped, np.uint8)
     int(view[::PAGE_BYTES].sum())

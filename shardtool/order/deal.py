@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from shardtool.errors import UsageProblem
-from shardtool.order.params import MAX_POSITION
+from shardtool.order.params import MAX_POSITION, check_ranks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,6 +81,7 @@ class Deal:
             raise UsageProblem(f"policy is {self.policy!r}", hint=f"take one of {', '.join(get_args(Policy))}")
         if min(self.num_samples, self.world_size, self.unit) < 1 or min(self.batch_size, self.start) < 0:
             raise UsageProblem("num_samples, world_size and unit are 1 or more, batch_size and start 0 or more")
+        check_ranks(self.world_size)
         if max(self.start, self.batch_size) > MAX_POSITION:
             raise UsageProblem(
                 f"a batch of {self.batch_size:,} at position {self.start:,}: neither goes beyond 2^62",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from shardtool.model import Int64Array
 
-__all__ = ["Choice", "Locality", "Mode", "OrderParams", "Piece", "choose_params", "lane_radices"]
+__all__ = ["Choice", "Locality", "Mode", "OrderParams", "Piece", "check_ranks", "choose_params", "lane_radices"]
 
 Mode: TypeAlias = Literal["plw", "shard", "none", "full"]
 Locality: TypeAlias = Literal["fixed", "redraw"]
@@ -31,6 +31,7 @@ MIN_WINDOWS_PER_LANE = 4
 MAX_LANES = 4096  # unless one world size alone needs more
 MAX_SEED = (1 << 64) - 1
 MAX_POSITION = 1 << 62  # of the stream: positions are int64, and an epoch more must fit
+MAX_RANKS = 1 << 20  # ten times the largest clusters; work and output grow with them
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,20 @@ class Choice:
 
     params: OrderParams
     undivided: tuple[int, ...]
+
+
+def check_ranks(*world_sizes: int) -> None:
+    """Refuse numbers of ranks, or of readers, that no run has.
+
+    Raises:
+        UsageProblem: one above 2^20.
+    """
+    most = max(world_sizes, default=0)
+    if most > MAX_RANKS:
+        raise UsageProblem(
+            f"{most:,} ranks are more than any run has: at most {MAX_RANKS:,}",
+            hint="a world size counts data-parallel ranks, one or a few a device; samples are counted by --batch-size",
+        )
 
 
 def choose_params(
