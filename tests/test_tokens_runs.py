@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import numpy as np
@@ -17,6 +18,9 @@ from shardtool.planning.splits import SPLIT_TAG
 from shardtool.tokens import runs
 from shardtool.tokens.runs import IdBuffer, RunBuilder, open_run, run_paths
 from shardtool.tokens.stage import _extremes
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 IDS = st.one_of(st.integers(0, 300), st.integers(0, 0xFFFF), st.integers(0, (1 << 31) - 1))
 DOCUMENTS = st.lists(st.lists(IDS, max_size=12), min_size=1, max_size=25)
@@ -67,6 +71,15 @@ def test_a_run_is_its_documents_in_the_order_of_their_hashes(
         rest = bytearray(run.num_bytes(first, len(documents)))
         run.read(first, memoryview(rest))
         assert rest == b"".join(payloads[first:])
+
+
+def test_a_document_may_have_more_than_4_gib_of_text(tmp_path: Path) -> None:
+    builder = RunBuilder("uint16", 0, sort=True, splits=False, ids=IdBuffer())
+    sizes = np.array([(5 << 30) + 1, 0, 1 << 33], np.int64)
+    builder.add([b"a", b"a+1", b"b"], np.zeros(3, np.int64), np.ones(3, np.int64), sizes, [])
+    run = open_run(os.fspath(tmp_path), builder.write(os.fspath(tmp_path), "000000-000", "tag", durable=False))
+    found = dict(zip(run.keys.to_pylist(), run.text_bytes.tolist(), strict=True))
+    assert found == {b"a": (5 << 30) + 1, b"a+1": 0, b"b": 1 << 33}
 
 
 @pytest.mark.parametrize("kind", ["<i4", ">i4", "<i8", "|u1", "<u2", "|i1"])

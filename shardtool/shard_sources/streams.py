@@ -269,11 +269,13 @@ def _csv(path: str) -> Iterator[dict[str, Any]]:
         names = list(rows.fieldnames or ())
         _check_columns(path, names)
         for row in rows:
-            if None in row:
+            surplus, absent = len(row.get(None, ())), sum(cell is None for cell in row.values())
+            if surplus or absent:
                 raise CorruptShard(
-                    f"{path}: line {rows.line_num:,} has {len(names) + len(row[None]):,} cells, "
+                    f"{path}: line {rows.line_num:,} has {plural(len(names) + surplus - absent, 'cell')}, "
                     f"the header names {plural(len(names), 'column')}",
-                    hint="quote cells that hold the separator, or leave the file out with --on-error skip",
+                    hint="quote cells that hold the separator, and write an empty cell where there is no value; "
+                    "or leave the file out with --on-error skip",
                     where={"path": path, "line": rows.line_num},
                 )
             yield row

@@ -41,7 +41,7 @@ _FIELDS = {
     "tokens": pa.uint32(),
     "offset": pa.uint64(),  # byte in the run
     "xxh3_64": pa.uint64(),  # of the ids
-    "text_bytes": pa.uint32(),
+    "text_bytes": pa.uint64(),  # a document, before it is cut, may have more than 4 GiB
     "high": pa.uint64(),  # xxh3_128 of the content, for --dedup
     "low": pa.uint64(),
 }
@@ -156,7 +156,7 @@ class RunBuilder:
             "tokens": lengths[order].astype(np.uint32),
             "offset": (np.cumsum(sizes) - sizes).astype(np.uint64),
             "xxh3_64": _put_ids(f"{path}.bin", tag, bytes_of(ids), starts[order], sizes, durable=durable),
-            "text_bytes": np.concatenate(self._text_bytes)[order].astype(np.uint32),
+            "text_bytes": np.concatenate(self._text_bytes)[order].astype(np.uint64),
             **_content_columns(self._content, order),
         }
         batch = pa.record_batch([pa.array(column, _FIELDS[field]) for field, column in table.items()], schema=_SCHEMA)
@@ -246,7 +246,7 @@ class Run:
     tokens: NDArray[np.uint32]
     offset: UInt64Array
     xxh3_64: UInt64Array
-    text_bytes: NDArray[np.uint32]
+    text_bytes: UInt64Array
     high: UInt64Array
     low: UInt64Array
     path: str  # of the ids
