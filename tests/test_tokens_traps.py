@@ -18,7 +18,8 @@ from shardtool.formats import bin_index
 from shardtool.formats.bin_index import encode_idx
 from shardtool.token_options import TokenOptions
 from shardtool.tokens import merge, stage
-from shardtool.tokens.inputs import LEAST_SLICE_BYTES, LINES, SLICE_BYTES, InputFile, cut_tasks
+from shardtool.tokens.files import InputFile
+from shardtool.tokens.inputs import LEAST_SLICE_BYTES, LINES, SLICE_BYTES, cut_tasks
 from shardtool.tokens.merge import merge_pairs, open_pairs
 from shardtool.tokens.tokenizer import TokenizerSpec, encode
 

@@ -35,10 +35,17 @@ def show_token_plan(
 
     check_overlap(sources, out)
     state_of(out)
-    request = PackRequest(sources, out, plan_options(sources, chosen), null=chosen["null"], on_error=chosen["on_error"])
+    request = PackRequest(
+        sources,
+        out,
+        plan_options(sources, chosen),
+        null=chosen["null"],
+        list_cache=chosen.get("list_cache") or "",
+        on_error=chosen["on_error"],
+    )
     workers = workers_for(chosen["workers"])
     with WorkerPool(workers, preload=PRELOAD) as pool:
-        found = estimate(request, pool, workers)
+        found = estimate(request, pool, workers, output)
     document = plan_document(found)
     output.result(document, plan_text(document, sources, out), brief=found.plan.plan_id)
     return found

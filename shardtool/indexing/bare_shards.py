@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -96,18 +96,18 @@ def read_bare(path: str, shown: str = "") -> BareShard:
         CorruptShard, FormatError: damage, or a member that is not supported, by name.
         UnknownFormat: compressed, or no tar at all.
     """
-    with local_copy(path) as copy:
-        return _read_bare(copy, shown or path)
+    with local_copy(path) as copy, open(copy, "rb") as file:
+        return bare_of(file, shown or path)
 
 
-def _read_bare(path: str, shown: str) -> BareShard:
-    size = os.stat(path).st_size
-    with open(path, "rb") as file:
-        _refuse_compressed(shown, file.read(8))
-        if size == 0:
-            scan_members(b"", shown)
-        # not closed here: an error's traceback may still hold a view of it
-        members = scan_members(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), shown)
+def bare_of(file: IO[bytes], shown: str) -> BareShard:
+    """As `read_bare`, of a file of the system that is open; `shown` is its name in messages."""
+    size = os.fstat(file.fileno()).st_size
+    _refuse_compressed(shown, os.pread(file.fileno(), 8, 0))
+    if size == 0:
+        scan_members(b"", shown)
+    # not closed here: an error's traceback may still hold a view of it
+    members = scan_members(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), shown)
     samples = group_members(members)
     rows = samples.rows
     first = members.header_offset[rows[samples.part_start[:-1]]] if len(rows) else np.zeros(0, np.int64)

@@ -237,7 +237,7 @@ def prepare(
     failed.merge(grouped.failed)
     failed.merge(plan.failed)
     ledger = Ledger(scanned.seen, dict(grouped.ignored.counts), failed.total())
-    notices = [*_links(scanned), *_losses(scanned), *_texts(grouped.problems), *plan.notices]
+    notices = [*_links(scanned), *_losses(scanned), *problem_texts(grouped.problems), *plan.notices]
     return Prepared(plan, ledger, grouped.ignored, failed, tuple(notices), scanned, scanned_at, choice)
 
 
@@ -256,7 +256,8 @@ def _losses(scanned: ScanResult) -> list[str]:
     return [] if scanned.origin is None else [f"not carried over: {loss}" for loss in scanned.origin.losses]
 
 
-def _texts(problems: tuple[Problem, ...]) -> list[str]:
+def problem_texts(problems: tuple[Problem, ...]) -> list[str]:
+    """What a scan has to say and packing goes on."""
     return [
         f"{problem.message}: {', '.join(problem.examples)}" if problem.examples else problem.message
         for problem in problems

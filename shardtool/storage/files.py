@@ -13,19 +13,22 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
+from shardtool.errors import SourceChanged
 from shardtool.storage import is_remote, open_place
 from shardtool.storage.fetching import Fetcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from concurrent.futures import Future
+    from types import TracebackType
 
-    from shardtool.storage.base import Place
+    from shardtool.storage.base import Place, Stat
 
 WINDOW_BYTES = 8 << 20  # of a request: large enough that its latency does not matter
 WINDOWS_AHEAD = 3  # memory: four windows a stream
+TAIL_BYTES = 64 << 10  # of the first request behind the end of a stretch; each further one is twice as large
 MANY_THREADS = 32  # for many small objects
 
 
@@ -34,7 +37,7 @@ class Stream(Protocol):
 
     num_bytes: int
 
-    def readinto(self, view: memoryview) -> int:
+    def readinto(self, view: memoryview, /) -> int:
         """The next bytes; 0 at the end only."""
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -45,7 +48,9 @@ class Stream(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 
 def absolute(url: str) -> str:
@@ -145,11 +150,16 @@ def local_copy(path: str) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="shardtool-") as folder, open_stream(path) as stream:
         name = os.path.join(folder, path.rpartition("/")[2])
-        buffer = memoryview(bytearray(1 << 20))
-        with open(name, "wb", buffering=0) as file:
-            while count := stream.readinto(buffer):
-                file.write(buffer[:count])
+        with open(name, "wb") as file:
+            copy_stream(stream, file)
         yield name
+
+
+def copy_stream(stream: Stream, file: IO[bytes]) -> None:
+    """Write all that is left of a stream to a buffered file, in pieces of 1 MiB."""
+    buffer = memoryview(bytearray(1 << 20))
+    while count := stream.readinto(buffer):
+        file.write(buffer[:count])
 
 
 class LocalStream:
@@ -178,35 +188,44 @@ class LocalStream:
         self._file.close()
 
 
-class RemoteStream:
-    """An object; windows are fetched by a few threads of its own once it is read from the front."""
+class RemoteStream(io.RawIOBase):
+    """An object; windows are fetched by a few threads of its own once it is read from the front.
 
-    def __init__(self, place: Place, name: str) -> None:
-        found = place.stat(name)
+    Args:
+        place, name: where it lies.
+        known: its size and version, as a listing told; looked up where None.
+        begin: the byte that reading begins at.
+        end: up to which byte windows are fetched ahead, -1 for all; what lies behind comes as it is asked for.
+    """
+
+    def __init__(self, place: Place, name: str, *, known: Stat | None = None, begin: int = 0, end: int = -1) -> None:
+        super().__init__()
+        found = known or place.stat(name)
         self.num_bytes, self._version = found.num_bytes, found.version
         self._place, self._name = place, name
         self._fetcher = Fetcher(WINDOWS_AHEAD)
         self._coming: deque[Future[memoryview]] = deque()
         self._window = memoryview(b"")
-        self._asked = 0  # bytes that windows were asked for
+        self._asked = begin  # bytes that windows were asked for
+        self._end = self.num_bytes if end < 0 else min(end, self.num_bytes)
+        self._tail_bytes = TAIL_BYTES
 
-    def __enter__(self) -> Self:
-        return self
+    def readable(self) -> bool:
+        """True."""
+        return True
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def readinto(self, view: memoryview) -> int:
+    def readinto(self, buffer: object) -> int:
         """The next bytes; 0 at the end only.
 
         Raises:
-            SourceChanged: the object was replaced since it was opened.
+            SourceChanged: the object was replaced since it was opened, or listed.
         """
         if not self._window:
             self._ask()
             if not self._coming:
                 return 0
             self._window = self._coming.popleft().result()
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         count = min(len(view), len(self._window))
         view[:count] = self._window[:count]
         self._window = self._window[count:]
@@ -219,27 +238,53 @@ class RemoteStream:
     def close(self) -> None:
         """Give up what is on its way."""
         self._fetcher.close()
+        super().close()
 
     def _ask(self) -> None:
-        while len(self._coming) < WINDOWS_AHEAD and self._asked < self.num_bytes:
-            size = min(WINDOW_BYTES, self.num_bytes - self._asked)
-            self._coming.append(self._fetcher.submit(partial(self._fetch, self._asked, size)))
-            self._asked += size
+        while len(self._coming) < WINDOWS_AHEAD and self._asked < self._end:
+            self._submit(min(WINDOW_BYTES, self._end - self._asked))
+        if not self._coming and self._asked < self.num_bytes:
+            self._submit(min(self._tail_bytes, self.num_bytes - self._asked))
+            self._tail_bytes = min(2 * self._tail_bytes, WINDOW_BYTES)
+
+    def _submit(self, size: int) -> None:
+        self._coming.append(self._fetcher.submit(partial(self._fetch, self._asked, size)))
+        self._asked += size
 
     def _fetch(self, offset: int, size: int) -> memoryview:
         view = memoryview(bytearray(size))
-        return view[: self._place.read_into(self._name, offset, view, version=self._version) if size else 0]
+        _fill(self._place, self._name, offset, view, self._version)
+        return view
+
+
+def _fill(place: Place, name: str, offset: int, view: memoryview, version: str) -> None:
+    """All of `view`, bytes that the object had when its size was told.
+
+    Raises:
+        SourceChanged: it is another one, or ends before.
+    """
+    done = place.read_into(name, offset, view, version=version) if len(view) else 0
+    if done < len(view):
+        raise SourceChanged(
+            f"{place.shown(name)} ends at byte {offset + done:,}, and had more when it was listed",
+            hint="run the command again when nothing writes there",
+            where={"url": place.shown(name)},
+        )
 
 
 class RangedFile(io.RawIOBase):
     """An object as a file that can be sought in, for libraries that read columns and footers by themselves.
 
-    Every read is one request, so that they should be few and large: pyarrow's `pre_buffer` sees to that.
+    Every read is one request, so that they should be few and large: pyarrow's `pre_buffer` sees to that, or a buffer.
+
+    Args:
+        place, name: where it lies.
+        known: its size and version, as a listing told; looked up where None.
     """
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: Place, name: str, known: Stat | None = None) -> None:
         super().__init__()
-        found = place.stat(name)
+        found = known or place.stat(name)
         self._place, self._name, self._version = place, name, found.version
         self._size, self._at = found.num_bytes, 0
 
@@ -267,6 +312,6 @@ class RangedFile(io.RawIOBase):
     def readinto(self, buffer: object) -> int:
         """Fill a buffer by one request; fewer bytes only at the end."""
         view = memoryview(buffer)[: max(self._size - self._at, 0)]  # type: ignore[arg-type]
-        done = self._place.read_into(self._name, self._at, view.cast("B"), version=self._version) if len(view) else 0
-        self._at += done
-        return done
+        _fill(self._place, self._name, self._at, view.cast("B"), self._version)
+        self._at += len(view)
+        return len(view)

@@ -9,7 +9,7 @@ import zlib
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
-from shardtool.errors import AccessDenied, DestinationError, NoSpace, SourceChanged
+from shardtool.errors import AccessDenied, DestinationError, NoSpace, ShardtoolError, SourceChanged
 from shardtool.hashing import FileDigest
 from shardtool.model import FileRecord
 from shardtool.names import DATA, HIDDEN, INDEX
@@ -240,6 +240,8 @@ def write_errors(path: str) -> Iterator[None]:
     """Turn what the system says about writing `path` into our errors."""
     try:
         yield
+    except ShardtoolError:
+        raise  # said already
     except OSError as error:
         raise destination_error(error, path) from error
 

@@ -123,8 +123,23 @@ def _pool(pool: WorkerPool | None) -> WorkerPool:
 def decide(request: PackRequest, options: PlanOptions, pool: WorkerPool | None, say: Say) -> Decided:
     """Stage 1, and the decision of stage 2; nothing but part files is written."""
     check_options(options)
-    inputs = find_inputs(request.sources, options, pool, on_error=request.on_error, null=request.null)
+    inputs = inputs_of(request, options, pool, say)
     return decide_for(request, options, inputs, pool, say)
+
+
+def inputs_of(request: PackRequest, options: PlanOptions, pool: WorkerPool | None, say: Say) -> Inputs:
+    """The files with documents that a request names."""
+    inputs = find_inputs(
+        request.sources,
+        options,
+        pool,
+        on_error=request.on_error,
+        null=request.null,
+        list_cache=request.list_cache,
+    )
+    for notice in inputs.notices:
+        say.warn(notice)
+    return inputs
 
 
 def decide_for(
@@ -255,18 +270,18 @@ def _membership(options: PlanOptions, decided: Decided) -> dict[str, Any]:
 def _compare(request: PackRequest, stored: StoredPlan, pool: WorkerPool | None, say: Say) -> StoredPlan:
     """The stored plan where the source is the same; else an error that counts."""
     check_options(stored.options)
-    inputs = find_inputs(request.sources, stored.options, pool, on_error=request.on_error, null=request.null)
+    inputs = inputs_of(request, stored.options, pool, say)
     old = {file.path: file for file in load_inputs(request.out)}
     new = {file.path: file for file in inputs.files}
     changes = Changes(added=len(new.keys() - old.keys()), removed=len(old.keys() - new.keys()))
     both = old.keys() & new.keys()
     changes.resized = sum(old[path].size != new[path].size for path in both)
-    touched = [path for path in both if old[path].mtime_ns != new[path].mtime_ns]
+    touched = [path for path in both if old[path].guard != new[path].guard]
     if changes.any:
         raise source_differs(request.out, changes)
     if not touched:
         return stored
-    say.step("read", f"{plural(len(touched), 'file')} have another time: their documents are read again")
+    say.step("read", f"{plural(len(touched), 'file')} have another time or ETag: their documents are read again")
     decided = decide_for(request, stored.options, inputs, pool, say)
     if decided.plan.plan_id == stored.plan_id:
         store_inputs(request.out, inputs.files, durable=request.durable)

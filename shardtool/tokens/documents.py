@@ -6,29 +6,39 @@ table or array, the name in a tar. A text file is one document, called by its pa
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import os
-import zlib
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
-from shardtool.errors import ShardtoolError, SourceChanged, SourceError
-from shardtool.tokens.inputs import COLUMNS, IPC, LINES, NPY, TAR, InputFile, Task, open_array
+from shardtool.errors import ShardtoolError, SourceError
+from shardtool.tokens.arrays import array_head, array_rows
+from shardtool.tokens.files import (
+    check_guard,
+    column_source,
+    contents,
+    damage_named,
+    decompressed,
+    on_disk,
+    opened,
+    ranged,
+)
+from shardtool.tokens.inputs import COLUMNS, IPC, LINES, NPY, TAR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
+    from shardtool.indexing.bare_shards import BareShard
     from shardtool.model import Int64Array
+    from shardtool.tokens.files import InputFile
+    from shardtool.tokens.inputs import Task
 
 BATCH_TEXT_BYTES = 1 << 20
 BATCH_ROWS = 1 << 14
@@ -57,7 +67,7 @@ def read_documents(task: Task, text_field: str, ids_field: str, *, wants_ids: bo
     """
     kind = task.files[0].kind
     for file in task.files:
-        _check_guard(file)
+        check_guard(file)
     name = ids_field if wants_ids else text_field
     if kind == LINES:
         yield from _in_batches(_lines(task.files[0], task.span, name, wants_ids=wants_ids), wants_ids=wants_ids)
@@ -69,23 +79,6 @@ def read_documents(task: Task, text_field: str, ids_field: str, *, wants_ids: bo
         yield from _in_batches(_members(task.files[0], text_field), wants_ids=False)
     else:
         yield from _in_batches(_texts(task.files), wants_ids=False)
-
-
-def _check_guard(file: InputFile) -> None:
-    try:
-        stat = os.stat(file.full_path)
-    except OSError as error:
-        raise SourceError(
-            f"{file.full_path} cannot be read: {error.strerror}",
-            hint="put it right and run the same command again",
-            where={"path": file.full_path},
-        ) from error
-    if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
-        raise SourceChanged(
-            f"{file.full_path} changed since it was listed: {file.size:,} bytes then, {stat.st_size:,} now",
-            hint="let whoever writes it finish, then run the same command again",
-            where={"path": file.full_path},
-        )
 
 
 Found = tuple[bytes, Any, str]  # key, text or list of ids, reason why there is neither
@@ -116,71 +109,26 @@ def _filled(batch: Batch, values: list[Any], *, wants_ids: bool) -> Batch:
     return batch
 
 
-@contextmanager
-def _opened(file: InputFile) -> Iterator[IO[bytes]]:
-    """The bytes of a file, decompressed."""
-    with open(file.full_path, "rb") as raw:
-        if file.compression == "gzip":
-            with gzip.GzipFile(fileobj=raw) as stream:
-                yield cast("IO[bytes]", io.BufferedReader(stream, 1 << 20))
-        elif file.compression == "zstd":
-            yield cast("IO[bytes]", io.BufferedReader(_ZstdFrames(raw), 1 << 20))
-        else:
-            yield raw
-
-
-class _ZstdFrames(io.RawIOBase):
-    """What zstd frames decompress to; unlike the library's own stream it tells when the last one is cut short."""
-
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
-        self._frame: Any = None
-        self._held = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._held:
-            data = self._frame.unused_data if self._frame is not None and self._frame.eof else b""
-            data = data or self._raw.read(1 << 17)
-            if not data:
-                if self._frame is not None and not self._frame.eof:
-                    raise EOFError("it ends inside a frame")
-                return 0
-            if self._frame is None or self._frame.eof:
-                self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-            self._held = self._frame.decompress(data)
-        count = min(len(buffer), len(self._held))
-        buffer[:count], self._held = self._held[:count], self._held[count:]
-        return count
-
-
-def _damaged(file: InputFile, error: BaseException) -> SourceError:
-    return SourceError(
-        f"{file.full_path} is damaged: {error}", hint="copy it again, or leave it out", where={"path": file.full_path}
-    )
-
-
 def _lines(file: InputFile, span: tuple[int, int], name: str, *, wants_ids: bool) -> Iterator[Found]:
     """Lines that begin in the span; the one that crosses its end is read whole."""
     start, stop = span
     prefix = file.path + b"#"
-    try:
-        with _opened(file) as stream:
-            if start:
-                stream.seek(start - 1)
-                start += len(stream.readline()) - 1
-            while stop < 0 or start < stop:
-                line = stream.readline()
-                if not line:
-                    break
-                key = prefix + str(start).encode()
-                start += len(line)
-                if not line.isspace():
-                    yield _row(key, line, name, wants_ids=wants_ids)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise _damaged(file, error) from error
+    with damage_named(file), _from(file, start, stop) as stream:
+        if start:
+            start += len(stream.readline()) - 1
+        while stop < 0 or start < stop:
+            line = stream.readline()
+            if not line:
+                break
+            key = prefix + str(start).encode()
+            start += len(line)
+            if not line.isspace():
+                yield _row(key, line, name, wants_ids=wants_ids)
+
+
+def _from(file: InputFile, start: int, stop: int) -> AbstractContextManager[IO[bytes]]:
+    """The bytes of a file, decompressed; of a slice of it from the byte before it on, which tells where lines end."""
+    return opened(file, start - 1, stop) if start else decompressed(file) if stop < 0 else opened(file, 0, stop)
 
 
 def _row(key: bytes, line: bytes, name: str, *, wants_ids: bool) -> Found:
@@ -207,12 +155,7 @@ def _row(key: bytes, line: bytes, name: str, *, wants_ids: bool) -> Found:
 
 
 def _texts(files: tuple[InputFile, ...]) -> Iterator[Found]:
-    for file in files:
-        try:
-            with _opened(file) as stream:
-                data = stream.read()
-        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
-            raise _damaged(file, error) from error
+    for file, data in contents(files):
         yield _text(file.path, data)
 
 
@@ -226,9 +169,17 @@ def _text(key: bytes, data: bytes) -> Found:
 
 def _members(file: InputFile, text_field: str) -> Iterator[Found]:
     """One document a sample: its part called as the text field, else `txt`, else `text`."""
-    from shardtool.indexing.bare_shards import read_bare
+    from shardtool.indexing.bare_shards import bare_of
 
-    shard = read_bare(file.full_path)
+    with on_disk(file) as stream:
+        shard = bare_of(stream, file.full_path)
+        for sample, part in _chosen_parts(shard, text_field):
+            data = os.pread(stream.fileno(), int(shard.part_sizes[part]), int(shard.part_offset[part]))
+            yield _text(file.path + b"#" + shard.keys[sample], data)
+
+
+def _chosen_parts(shard: BareShard, text_field: str) -> Iterable[tuple[int, int]]:
+    """(sample, part) of each sample that has a text."""
     ranks = {name.encode(): rank for rank, name in reversed(list(enumerate((text_field, *TEXT_PARTS))))}
     names, owners = shard.part_names, np.repeat(np.arange(len(shard.keys)), np.diff(shard.part_start)).tolist()
     chosen: dict[int, int] = {}  # sample: part
@@ -236,32 +187,28 @@ def _members(file: InputFile, text_field: str) -> Iterator[Found]:
         before = chosen.get(owners[part])
         if name in ranks and (before is None or ranks[name] < ranks[names[before]]):
             chosen[owners[part]] = part
-    with open(file.full_path, "rb") as stream:
-        for sample, part in chosen.items():
-            stream.seek(int(shard.part_offset[part]))
-            yield _text(file.path + b"#" + shard.keys[sample], stream.read(int(shard.part_sizes[part])))
+    return chosen.items()
 
 
 def _tables(task: Task, name: str, *, wants_ids: bool) -> Iterator[Batch]:
     file = task.files[0]
     row = 0
+    batches = _parquet(file, task.span, name) if file.kind == COLUMNS else _ipc(file, name)
     try:
-        batches = _parquet(file, task.span, name) if file.kind == COLUMNS else _ipc(file, name)
-        for base, column in batches:
-            row = base if base is not None else row
-            for start in range(0, len(column), BATCH_ROWS):
-                piece = column.slice(start, BATCH_ROWS)
-                keys = _row_keys(file.path, row + start, len(piece))
-                yield from _ids_column(keys, piece, name) if wants_ids else _text_column(keys, piece, name)
-            row += len(column)
+        with damage_named(file):
+            for base, column in batches:
+                row = base if base is not None else row
+                for start in range(0, len(column), BATCH_ROWS):
+                    piece = column.slice(start, BATCH_ROWS)
+                    keys = _row_keys(file.path, row + start, len(piece))
+                    yield from _ids_column(keys, piece, name) if wants_ids else _text_column(keys, piece, name)
+                row += len(column)
     except ShardtoolError as error:
-        if "path" in error.where:
+        if "path" in error.where or "url" in error.where:
             raise
         raise SourceError(
             f"{file.full_path}: {error.message}", hint=error.hint, where={"path": file.full_path}
         ) from error
-    except (OSError, pa.ArrowException) as error:
-        raise _damaged(file, error) from error
 
 
 def _row_keys(path: bytes, first: int, count: int) -> list[bytes]:
@@ -270,11 +217,12 @@ def _row_keys(path: bytes, first: int, count: int) -> list[bytes]:
 
 
 def _parquet(file: InputFile, span: tuple[int, int], name: str) -> Iterator[tuple[int | None, Any]]:
-    with pq.ParquetFile(file.full_path, memory_map=True, pre_buffer=False) as opened:
-        _check_column(file, opened.schema_arrow.names, name)
-        first: int | None = sum(opened.metadata.row_group(group).num_rows for group in range(span[0]))
-        for batch in opened.iter_batches(
-            _rows_a_batch(opened.metadata, span), list(range(*span)), columns=[name], use_threads=False
+    source, options = column_source(file)
+    with pq.ParquetFile(source, pre_buffer=False, **options) as table:
+        _check_column(file, table.schema_arrow.names, name)
+        first: int | None = sum(table.metadata.row_group(group).num_rows for group in range(span[0]))
+        for batch in table.iter_batches(
+            _rows_a_batch(table.metadata, span), list(range(*span)), columns=[name], use_threads=False
         ):
             yield first, batch.column(0)
             first = None
@@ -290,17 +238,30 @@ def _rows_a_batch(metadata: Any, span: tuple[int, int]) -> int:
 
 def _ipc(file: InputFile, name: str) -> Iterator[tuple[int | None, Any]]:
     """Record batches of an Arrow file, or of a stream, as Hugging Face `datasets` writes them."""
-    with pa.memory_map(file.full_path) as source:
+    with ranged(file) as source:
         try:
             reader = pa.ipc.open_file(source)
-            batches: Any = (reader.get_batch(number) for number in range(reader.num_record_batches))
         except pa.ArrowInvalid:
-            reader = pa.ipc.open_stream(source)
-            batches = reader
+            yield from _ipc_stream(file, name)
+            return
         _check_column(file, reader.schema.names, name)
-        for batch in batches:
-            batch.validate()
-            yield None, batch.column(name)
+        if file.is_remote:  # of other columns no byte is asked for
+            wanted = pa.ipc.IpcReadOptions(included_fields=[reader.schema.names.index(name)])
+            reader = pa.ipc.open_file(source, options=wanted)
+        for number in range(reader.num_record_batches):
+            yield None, _checked(reader.get_batch(number), name)
+
+
+def _ipc_stream(file: InputFile, name: str) -> Iterator[tuple[int | None, Any]]:
+    with opened(file) if file.is_remote else ranged(file) as source, pa.ipc.open_stream(source) as reader:
+        _check_column(file, reader.schema.names, name)
+        for batch in reader:
+            yield None, _checked(batch, name)
+
+
+def _checked(batch: Any, name: str) -> Any:
+    batch.validate()
+    return batch.column(name)
 
 
 def _check_column(file: InputFile, names: list[str], name: str) -> None:
@@ -352,10 +313,10 @@ def _list_lengths(column: Any) -> Int64Array:
 
 def _array(task: Task) -> Batch:
     file = task.files[0]
-    array = open_array(file)
-    if array.ndim == 1:
-        return Batch([file.path], ids=np.asarray(array), lengths=np.array([len(array)], np.int64))
+    head = array_head(file)
     first, last = task.span
-    rows = np.asarray(array[first:last])
-    lengths = np.full(last - first, array.shape[1], np.int64)
-    return Batch(_row_keys(file.path, first, last - first), ids=rows.reshape(-1), lengths=lengths)
+    rows = array_rows(file, head, first, last)
+    if rows.ndim == 1:
+        return Batch([file.path], ids=np.asarray(rows), lengths=np.array([len(rows)], np.int64))
+    lengths = np.full(last - first, head.shape[1], np.int64)
+    return Batch(_row_keys(file.path, first, last - first), ids=np.asarray(rows).reshape(-1), lengths=lengths)

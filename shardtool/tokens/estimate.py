@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shardtool.planning.plan import DEFAULT_BIN_BYTES
-from shardtool.tokens.build import check_options, decide_for
-from shardtool.tokens.inputs import LINES, find_inputs
+from shardtool.tokens.build import check_options, decide_for, inputs_of
+from shardtool.tokens.files import opened
+from shardtool.tokens.inputs import LINES
 from shardtool.tokens.runs import itemsize_of
 from shardtool.tokens.stage import RUN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardtool.packing.build import PackRequest
+    from shardtool.packing.build import PackRequest, Say
     from shardtool.planning.plan_file import Ledger
-    from shardtool.tokens.inputs import InputFile
+    from shardtool.tokens.files import InputFile
     from shardtool.tokens.plan import TokenPlan
     from shardtool.workers import WorkerPool
 
@@ -54,7 +55,7 @@ class Estimate:
         return count if self.share >= 1 else round(count / self.share)
 
 
-def estimate(request: PackRequest, pool: WorkerPool, num_workers: int) -> Estimate:
+def estimate(request: PackRequest, pool: WorkerPool, num_workers: int, say: Say) -> Estimate:
     """Plan a sample in a folder for temporary files; nothing else is written.
 
     Raises:
@@ -62,7 +63,7 @@ def estimate(request: PackRequest, pool: WorkerPool, num_workers: int) -> Estima
     """
     options = request.options
     check_options(options)
-    inputs = find_inputs(request.sources, options, pool, on_error=request.on_error, null=request.null)
+    inputs = inputs_of(request, options, pool, say)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shardtool-") as folder:
         files = _sample(inputs.files, folder)
@@ -104,12 +105,17 @@ def _sample(files: Sequence[InputFile], folder: str) -> list[InputFile]:
 def _head(file: InputFile, folder: str, number: int) -> InputFile:
     """The whole lines in the first MiB of a file, as a file of its own."""
     path = os.path.join(folder, f"{number:03d}.jsonl")
-    with open(file.full_path, "rb") as source, open(path, "wb") as target:
+    with opened(file, 0, HEAD_BYTES) as source, open(path, "wb") as target:
         data = source.read(HEAD_BYTES)
         target.write(data + source.readline())
     stat = os.stat(path)
     return replace(
-        file, root=folder, path=os.fsencode(f"{number:03d}.jsonl"), size=stat.st_size, mtime_ns=stat.st_mtime_ns
+        file,
+        root=folder,
+        path=os.fsencode(f"{number:03d}.jsonl"),
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
+        version="",
     )
 
 

@@ -7,26 +7,34 @@ from __future__ import annotations
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shardtool.errors import SourceError, UsageProblem
+from shardtool.errors import ShardtoolError, SourceError, UsageProblem
 from shardtool.hashing import digest_chunks
 from shardtool.manifest import MANIFEST
 from shardtool.model import Tally
 from shardtool.names import HIDDEN
-from shardtool.packing.prepare import raise_problems, scan_sources
-from shardtool.storage import is_remote
+from shardtool.packing.prepare import problem_texts, raise_problems, scan_sources
+from shardtool.storage import REMOTE_SCHEME, is_remote, open_place
+from shardtool.storage.files import MANY_THREADS, exists
+from shardtool.storage.s3.address import split_url
+from shardtool.tokens.arrays import array_head
+from shardtool.tokens.files import InputFile, column_source, first_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from shardtool.model import EntryTable
     from shardtool.planning.plan import PlanOptions
     from shardtool.workers import WorkerPool
+
+T = TypeVar("T")
 
 SLICE_BYTES = 64 << 20  # of a large file, at most
 LEAST_SLICE_BYTES = 4 << 20
@@ -45,23 +53,6 @@ _NO_TEXT = re.compile(
 
 
 @dataclass(frozen=True)
-class InputFile:
-    """One file with documents in it."""
-
-    root: str
-    path: bytes  # below the root
-    size: int
-    mtime_ns: int
-    kind: str
-    compression: str = ""
-
-    @property
-    def full_path(self) -> str:
-        """Where it lies."""
-        return os.path.join(self.root, os.fsdecode(self.path))
-
-
-@dataclass(frozen=True)
 class Task:
     """What one worker reads at a time: a slice of one file, or several files whole.
 
@@ -74,7 +65,7 @@ class Task:
 
     def identity(self, settings: Any) -> str:
         """xxh3_128 over all that decides what reading the task gives."""
-        files = [[os.fsdecode(f.path), f.size, f.mtime_ns, f.kind, f.compression] for f in self.files]
+        files = [[os.fsdecode(f.path), f.size, f.guard, f.kind, f.compression] for f in self.files]
         return digest_chunks([repr([files, self.span, settings]).encode("utf-8", "surrogateescape")])
 
 
@@ -86,10 +77,11 @@ class Inputs:
     files: tuple[InputFile, ...]
     ignored: Tally
     failed: Tally
+    notices: tuple[str, ...] = ()
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files, as they lie on disk."""
+        """Bytes of all files, as they lie on disk or in a bucket."""
         return sum(file.size for file in self.files)
 
 
@@ -100,33 +92,32 @@ def find_inputs(
     *,
     on_error: str = "error",
     null: bool = False,
+    list_cache: str = "",
 ) -> Inputs:
-    """The files below `sources`; a source may also be one file.
+    """The files below `sources`, folders and prefixes of object stores in any mixture; each may also be one file.
 
     Raises:
         SourceError: a source cannot be read, or holds nothing.
-        UsageProblem: files that hold no text, compressed archives, a data set, or a source on an object store.
+        UsageProblem: files that hold no text, compressed archives, or a data set.
     """
-    _check_places(sources)
-    roots, files = [], []
+    _check_sources(sources, list_cache)
+    roots, files, notices = [], [], []
     ignored, failed = Tally(), Tally()
     for source in sources:
-        if os.path.isfile(source):
-            root, name = os.path.split(os.path.abspath(source))
-            stat = os.stat(source)
-            roots.append(os.path.abspath(source))
-            files.append(InputFile(root, os.fsencode(name), stat.st_size, stat.st_mtime_ns, *kind_of(name)))
+        single = _one_file(source)
+        if single is not None:
+            roots.append(single.full_path)
+            files.append(single)
             continue
-        scanned = scan_sources((source,), options, pool, on_error=on_error, null=null)
+        scanned = scan_sources(
+            (source,), options, pool, on_error=on_error, null=null, list_cache=list_cache if is_remote(source) else ""
+        )
         raise_problems(scanned)
+        notices += problem_texts(scanned.problems)
         ignored.merge(scanned.ignored)
         failed.merge(scanned.failed)
-        table = scanned.entries
-        roots.append(table.roots[0])
-        for row in range(table.num_entries):
-            path = table.path(row)
-            kind = kind_of(os.fsdecode(path))
-            files.append(InputFile(table.roots[0], path, int(table.sizes[row]), int(table.mtimes_ns[row]), *kind))
+        roots.append(scanned.entries.roots[0])
+        files += _rows(scanned.entries)
     _check_archives(files)
     _check_text(files)
     files = _with_distinct_names(files)
@@ -134,23 +125,62 @@ def find_inputs(
         raise SourceError(
             f"no documents in {', '.join(sources)}", hint="name folders or files with text or ids in them"
         )
-    return Inputs(tuple(roots), tuple(files), ignored, failed)
+    return Inputs(tuple(roots), tuple(files), ignored, failed, tuple(notices))
 
 
-def _check_places(sources: Sequence[str]) -> None:
+def _check_sources(sources: Sequence[str], list_cache: str) -> None:
+    if list_cache and sum(map(is_remote, sources)) > 1:
+        raise UsageProblem(
+            f"--list-cache {list_cache} holds the list of one source, and there are more",
+            hint="pack the prefix that holds them all",
+        )
     for source in sources:
-        if is_remote(source):
-            raise UsageProblem(
-                f"{source}: documents are read from folders and files of this machine, not from an object store",
-                hint="copy them here, or mount the bucket; the output may be s3://...",
-                where={"url": source},
-            )
-        if all(os.path.exists(os.path.join(source, name)) for name in (MANIFEST, HIDDEN)):
+        if _is_dataset(source):
             raise UsageProblem(
                 f"{source} is a data set, and its indexes and manifest are no documents",
                 hint=f"its shards are: shardtool pack {os.path.join(source, 'data')} OUT --format bin",
                 where={"path": source},
             )
+
+
+def _is_dataset(source: str) -> bool:
+    if not is_remote(source):
+        return all(os.path.exists(os.path.join(source, name)) for name in (MANIFEST, HIDDEN))
+    place = open_place(source)
+    return exists(place, MANIFEST) and next(iter(place.list(f"{HIDDEN}/")), None) is not None
+
+
+def _one_file(source: str) -> InputFile | None:
+    """The file that a source is, or the object, where nothing lies below its name."""
+    if not is_remote(source):
+        if not os.path.isfile(source):
+            return None
+        root, name = os.path.split(os.path.abspath(source))
+        stat = os.stat(source)
+        return InputFile(root, os.fsencode(name), stat.st_size, stat.st_mtime_ns, *kind_of(name))
+    bucket, key = split_url(source)
+    if not key or key.endswith("/"):
+        return None
+    place = open_place(f"{REMOTE_SCHEME}{bucket}")
+    try:
+        found = place.stat(key)
+        if next(iter(place.list(f"{key}/")), None) is not None:
+            return None
+    except (FileNotFoundError, PermissionError):
+        return None  # the listing will tell
+    root, _, name = source.rpartition("/")
+    return InputFile(root, os.fsencode(name), found.num_bytes, 0, *kind_of(name), found.version)
+
+
+def _rows(table: EntryTable) -> list[InputFile]:
+    """The files of a source."""
+    versions = [b""] * table.num_entries if table.versions is None else table.versions.to_pylist()
+    files = []
+    for row, version in enumerate(versions):
+        path, size, mtime_ns = table.path(row), int(table.sizes[row]), int(table.mtimes_ns[row])
+        kind = kind_of(os.fsdecode(path))
+        files.append(InputFile(table.roots[0], path, size, mtime_ns, *kind, (version or b"").decode()))
+    return files
 
 
 def kind_of(name: str) -> tuple[str, str]:
@@ -181,7 +211,11 @@ def _is_archive(file: InputFile) -> bool:
 
 def _check_text(files: list[InputFile]) -> None:
     """Refuse pictures and their like before anything is written; without a telling name, by a zero byte."""
-    wrong = [file for file in files if file.kind == TEXT and _is_binary(file)]
+    texts = [file for file in files if file.kind == TEXT and not file.compression]
+    told = {file: _is_binary_by_name(file) for file in texts}
+    unsure = [file for file, is_binary in told.items() if is_binary is None]
+    told.update(zip(unsure, side_by_side(_has_zero_byte, unsure), strict=True))
+    wrong = [file for file in texts if told[file]]
     if wrong:
         shown = "\n".join(f"  {file.full_path}" for file in wrong[:5])
         raise UsageProblem(
@@ -191,17 +225,16 @@ def _check_text(files: list[InputFile]) -> None:
         )
 
 
-def _is_binary(file: InputFile) -> bool:
-    if file.compression:
-        return False
+def _is_binary_by_name(file: InputFile) -> bool | None:
     suffix = os.path.splitext(os.fsdecode(file.path))[1].lower()
     if _NO_TEXT.fullmatch(suffix):
         return True
-    if suffix in (".txt", ".md", ".rst", ".text"):
-        return False
+    return False if suffix in (".txt", ".md", ".rst", ".text") else None
+
+
+def _has_zero_byte(file: InputFile) -> bool:
     try:
-        with open(file.full_path, "rb") as opened:
-            return b"\0" in opened.read(1024)
+        return b"\0" in first_bytes(file, 1024)
     except OSError:
         return False  # reading it will say why
 
@@ -219,6 +252,11 @@ def _with_distinct_names(files: list[InputFile]) -> list[InputFile]:
 
 
 def _with_longer_name(file: InputFile) -> InputFile:
+    if file.is_remote:
+        if file.root == REMOTE_SCHEME:
+            return file
+        folder, _, name = file.root.removeprefix(REMOTE_SCHEME).rpartition("/")
+        return replace(file, root=REMOTE_SCHEME + folder, path=os.fsencode(name) + b"/" + file.path)
     folder, name = os.path.split(file.root)
     return replace(file, root=folder, path=os.fsencode(name) + b"/" + file.path) if name else file
 
@@ -229,6 +267,8 @@ def cut_tasks(files: Sequence[InputFile]) -> list[Task]:
     A small source is cut into small slices, so that all workers have something to do.
     """
     slice_bytes = min(SLICE_BYTES, max(sum(file.size for file in files) // SLICES, LEAST_SLICE_BYTES))
+    looked_at = [file for file in files if file.kind in (COLUMNS, NPY)]
+    spans = dict(zip(looked_at, side_by_side(partial(_spans, slice_bytes=slice_bytes), looked_at), strict=True))
     tasks: list[Task] = []
     batch: list[InputFile] = []
     size = 0
@@ -243,27 +283,37 @@ def cut_tasks(files: Sequence[InputFile]) -> list[Task]:
         if batch:
             tasks.append(Task(len(tasks), tuple(batch)))
             batch, size = [], 0
-        tasks += [Task(len(tasks) + number, (file,), span) for number, span in enumerate(_spans(file, slice_bytes))]
+        found = spans[file] if file in spans else _spans(file, slice_bytes)
+        tasks += [Task(len(tasks) + number, (file,), span) for number, span in enumerate(found)]
     if batch:
         tasks.append(Task(len(tasks), tuple(batch)))
     return tasks
 
 
-def _spans(file: InputFile, slice_bytes: int) -> Iterator[tuple[int, int]]:
+def side_by_side(function: Callable[[InputFile], T], files: Sequence[InputFile]) -> list[T]:
+    """What the function gives for each file, in their order; of objects many at once, as each takes a request."""
+    if sum(file.is_remote for file in files) < 2:
+        return list(map(function, files))
+    with ThreadPoolExecutor(min(MANY_THREADS, len(files)), thread_name_prefix="look") as pool:
+        return list(pool.map(function, files))
+
+
+def _spans(file: InputFile, slice_bytes: int) -> list[tuple[int, int]]:
     if file.kind == LINES and not file.compression:
-        for start in range(0, max(file.size, 1), slice_bytes):
-            yield start, min(start + slice_bytes, file.size)
-    elif file.kind == COLUMNS:
-        yield from _row_groups(file, slice_bytes)
-    elif file.kind == NPY:
-        yield from _array_rows(file, slice_bytes)
-    else:
-        yield 0, -1
+        starts = range(0, max(file.size, 1), slice_bytes)
+        return [(start, min(start + slice_bytes, file.size)) for start in starts]
+    if file.kind == COLUMNS:
+        return list(_row_groups(file, slice_bytes))
+    if file.kind == NPY:
+        return list(_array_rows(file, slice_bytes))
+    return [(0, -1)]
 
 
 def _row_groups(file: InputFile, slice_bytes: int) -> Iterator[tuple[int, int]]:
     try:
-        metadata = pq.read_metadata(file.full_path)
+        metadata = pq.read_metadata(column_source(file)[0])
+    except ShardtoolError:
+        raise  # of a store
     except (OSError, pa.ArrowException) as error:
         raise SourceError(
             f"{file.full_path} cannot be read as Parquet: {error}", where={"path": file.full_path}, hint="copy it again"
@@ -280,33 +330,10 @@ def _row_groups(file: InputFile, slice_bytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _array_rows(file: InputFile, slice_bytes: int) -> Iterator[tuple[int, int]]:
-    array = open_array(file)
-    if array.ndim == 1:
-        yield 0, 1
+    head = array_head(file)
+    if len(head.shape) == 1:
+        yield 0, head.shape[0]
         return
-    step = max(1, slice_bytes // max(array.shape[1] * array.itemsize, 1))
-    for first in range(0, len(array), step):
-        yield first, min(first + step, len(array))
-
-
-def open_array(file: InputFile) -> Any:
-    """A mapped `.npy` of whole numbers in one or two dimensions.
-
-    Raises:
-        SourceError: something else; pickles are never loaded.
-    """
-    try:
-        array = np.load(file.full_path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise SourceError(
-            f"{file.full_path} is no array of numpy: {error}",
-            hint="raw ids without a header are no .npy: merge them as .bin with an .idx",
-            where={"path": file.full_path},
-        ) from error
-    if array.ndim not in (1, 2) or array.dtype.kind not in "iu":
-        raise SourceError(
-            f"{file.full_path} has shape {array.shape} of {array.dtype}, expected ids in one or two dimensions",
-            hint="a row is a document",
-            where={"path": file.full_path},
-        )
-    return array
+    step = max(1, slice_bytes // max(head.row_bytes, 1))
+    for first in range(0, head.shape[0], step):
+        yield first, min(first + step, head.shape[0])

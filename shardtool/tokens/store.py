@@ -17,7 +17,7 @@ import pyarrow as pa
 from shardtool.errors import FormatError
 from shardtool.names import HIDDEN
 from shardtool.storage import open_place
-from shardtool.tokens.inputs import InputFile
+from shardtool.tokens.files import InputFile
 from shardtool.tokens.plan import Selection, TokenPlan, TokenShard
 from shardtool.tokens.runs import RunInfo
 
@@ -145,6 +145,7 @@ def store_inputs(out: str, files: Sequence[InputFile], *, durable: bool) -> None
             ("mtime_ns", pa.int64()),
             ("kind", pa.string()),
             ("compression", pa.string()),
+            ("version", pa.string()),
         ]
     )
     columns = [pa.array([getattr(file, field.name) for file in files], field.type) for field in schema]

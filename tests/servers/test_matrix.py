@@ -15,6 +15,7 @@ from store import contents, files_of, tree_of, uploads
 
 from shardtool.formats import FORMATS
 from shardtool.loading.reader import SampleReader
+from shardtool.manifest import load_manifest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +76,14 @@ def folders(source: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) 
     return found
 
 
+def placed(folder: Path, place: str, bucket: Bucket) -> str:
+    """Where a data set is found: its folder, or the prefix of a bucket that it is copied to."""
+    if place == "folder":
+        return os.fspath(folder)
+    bucket.put({f"out/{path}": data for path, data in files_of(folder).items()})
+    return bucket.url("out")
+
+
 def refusal(command: str, name: str, place: str) -> tuple[int, str] | None:
     return REFUSED.get((command, name, place)) or REFUSED.get((command, name, ""))
 
@@ -84,10 +93,7 @@ def refusal(command: str, name: str, place: str) -> tuple[int, str] | None:
 def test_every_command_works_or_says_why_not(
     name: str, place: str, folders: dict[str, Path], seaweedfs_bucket: Bucket, tmp_path: Path
 ) -> None:
-    where = os.fspath(folders[name])
-    if place == "bucket":
-        where = seaweedfs_bucket.url("out")
-        seaweedfs_bucket.put({f"out/{path}": data for path, data in files_of(folders[name]).items()})
+    where = placed(folders[name], place, seaweedfs_bucket)
     first = run_cli("ls", where, "--samples", "--json").json["samples"][0]
     part, target = next(iter(first["parts"])), os.fspath(tmp_path / "files")
     cache = tmp_path / "cache"
@@ -111,10 +117,7 @@ def test_the_reader_of_the_loaders_takes_every_format(
     name: str, place: str, folders: dict[str, Path], seaweedfs_bucket: Bucket, tmp_path: Path
 ) -> None:
     """`ShardDataset` and `ShardSource` hand out what this reader reads; they need torch and Grain."""
-    where = os.fspath(folders[name])
-    if place == "bucket":
-        where = seaweedfs_bucket.url("out")
-        seaweedfs_bucket.put({f"out/{path}": data for path, data in files_of(folders[name]).items()})
+    where = placed(folders[name], place, seaweedfs_bucket)
     assert run_cli("extract", folders[name], tmp_path / "files", "--all-parts").code == 0
     with closing(SampleReader(where, check=True)) as reader:
         samples = reader.read(np.random.default_rng(1).permutation(len(reader)))
@@ -143,6 +146,18 @@ def test_every_format_is_packed_to_a_bucket_or_says_why_not(
     assert ran.code == 0, ran.err
     assert contents(seaweedfs_bucket, "out/") == files_of(folders[name])
     assert uploads(seaweedfs_bucket) == []
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_format_is_packed_from_a_bucket(
+    name: str, folders: dict[str, Path], source: Path, text: Path, seaweedfs_bucket: Bucket, tmp_path: Path
+) -> None:
+    tree, options = options_of(name, source, text)
+    seaweedfs_bucket.put({f"in/{path}": data for path, data in files_of(tree).items()})
+    ran = run_cli("pack", seaweedfs_bucket.url("in"), tmp_path / "out", *options, "--json")
+    assert ran.code == 0, ran.err
+    wanted, found = load_manifest(os.fspath(folders[name])), load_manifest(os.fspath(tmp_path / "out"))
+    assert (found.dataset_id, found.plan_id) == (wanted.dataset_id, wanted.plan_id)
 
 
 @pytest.mark.parametrize("name", COMPRESSED)
