@@ -100,6 +100,18 @@ def buffers_of(array: BinaryArray) -> tuple[Int64Array, NDArray[np.uint8]]:
     return offsets_of(array), np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
+def from_offsets(offsets: Any, data: Any) -> BinaryArray:
+    """binary[n] without nulls from its int32[n + 1] offsets and its bytes, views of them."""
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def copied(array: BinaryArray) -> BinaryArray:
+    """The same values as binary in memory of their own; there are no nulls."""
+    offsets, data = buffers_of(array)
+    first = int(offsets[0])
+    return from_offsets((offsets - first).astype(np.int32), data[first : int(offsets[-1])].copy())
+
+
 def offsets_of(array: BinaryArray) -> Int64Array:
     """int64[n + 1]: offsets into the data buffer."""
     width = np.int64 if pa.types.is_large_binary(array.type) else np.int32

@@ -143,6 +143,37 @@ def encode_columns(
     meta: dict[str, Any],
 ) -> bytes:
     """An index file from its columns."""
+    parts = parts_array(part_start, names, part_offset, part_bytes, part_xxh3_64, source)
+    sink = io.BytesIO()  # what it holds is handed on as it is, without a copy
+    put_columns(sink, keys, offset, num_bytes, labels, parts, meta)
+    return sink.getvalue()
+
+
+def parts_array(
+    part_start: Any, names: BinaryArray, offset: Any, num_bytes: Any, xxh3_64: UInt64Array, source: BinaryArray
+) -> Any:
+    """The column `parts`; numbers of 64 bits are not copied."""
+    parts = pa.StructArray.from_arrays(
+        [names, _unsigned(offset), _unsigned(num_bytes), pa.array(xxh3_64), source], fields=list(_PART)
+    )
+    return pa.ListArray.from_arrays(pa.array(part_start.astype(np.int32, copy=False)), parts, type=_PARTS)
+
+
+def put_columns(
+    sink: Any,
+    keys: BinaryArray,
+    offset: Any,
+    num_bytes: Any,
+    labels: Int32Array | None,
+    parts: Any,
+    meta: dict[str, Any],
+) -> None:
+    """Write an index file, column after column.
+
+    Args:
+        sink: a file, as pyarrow wants it.
+        parts: of `parts_array`.
+    """
     fields = [
         pa.field("key", pa.binary(), nullable=False),
         pa.field("offset", pa.uint64(), nullable=False),
@@ -151,18 +182,13 @@ def encode_columns(
         pa.field("parts", _PARTS, nullable=False),
     ]
     schema = pa.schema(fields, metadata={_META: json.dumps(meta, separators=(",", ":")).encode()})
-    parts = pa.StructArray.from_arrays(
-        [names, _unsigned(part_offset), _unsigned(part_bytes), pa.array(part_xxh3_64), source], fields=list(_PART)
-    )
-    lists = pa.ListArray.from_arrays(pa.array(part_start.astype(np.int32)), parts, type=_PARTS)
-    arrays = [keys, _unsigned(offset), _unsigned(num_bytes), *([] if labels is None else [pa.array(labels)]), lists]
-    sink = io.BytesIO()  # what it holds is handed on as it is, without a copy
+    arrays = [keys, _unsigned(offset), _unsigned(num_bytes), *([] if labels is None else [pa.array(labels)]), parts]
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=schema))
-    return sink.getvalue()
 
 
 def _unsigned(values: Any) -> Any:
+    """uint64 array of int64 that are not negative; not copied."""
     return pa.array(np.ascontiguousarray(values, np.int64).view(np.uint64))
 
 

@@ -68,3 +68,13 @@ def test_memory_does_not_grow_with_the_number_of_shards(tmp_path: Path) -> None:
         os.truncate(path, 8 * MIB)  # no blocks: holes are read as zeros
     words = ["pack", str(tree), str(tmp_path / "out"), "--shards", "48", "--workers", "1", "-q"]
     assert peak_of(*words, "--durability", "none") < 240 * MIB  # of 384 MiB in 48 shards
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="orphans are adopted, and pages are given back, by calls of Linux")
+def test_a_shard_of_many_documents_is_not_held(tmp_path: Path) -> None:
+    peaks = {}
+    for count in (2_000, 25_000):
+        tree = make_tree(tmp_path / str(count), {f"{n:02d}.jsonl": b'{"text": "a"}\n' * count for n in range(16)})
+        words = ["pack", str(tree), str(tmp_path / f"out-{count}"), "--format", "bin", "--tokenizer", "bytes"]
+        peaks[count] = peak_of(*words, "--workers", "2", "--durability", "none", "-q")
+    assert peaks[25_000] - peaks[2_000] < 16 * 23_000 * 60

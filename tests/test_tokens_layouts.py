@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardtool.errors import CorruptShard, FormatError, SampleTooLarge, UnknownFormat, UsageProblem
-from shardtool.formats import bin_dialects
+from shardtool.formats import bin_dialects, bin_index
 from shardtool.formats.bin_index import (
     DTYPES,
     check_ids,
@@ -93,6 +93,14 @@ def test_documents_of_several_sequences_keep_their_entries(tmp_path: Path) -> No
 def test_pointers_do_not_wrap_where_the_lengths_are_int32(lengths: list[int]) -> None:
     found = pointers_of(np.array(lengths, np.int32), 4)
     assert found.tolist() == [4 * sum(lengths[:n]) for n in range(len(lengths))]
+
+
+def test_an_index_written_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, entries = [5, 0, 7, 1, 9, 2, 2], [0, 3, 3, 7]
+    whole = [encoded(lengths), encoded(lengths, documents=entries)]
+    for chunk in (1, 2, 3, 7):
+        monkeypatch.setattr(bin_index, "_CHUNK", chunk)
+        assert [encoded(lengths), encoded(lengths, documents=entries)] == whole
 
 
 def test_a_sequence_beyond_31_bits_is_refused() -> None:

@@ -112,8 +112,9 @@ def test_bytes_do_not_depend_on_workers_or_the_size_of_runs(
 ) -> None:
     pack_tokens(lines, tmp_path / "one", tokens=tokens, shards=2, split="train=0.8,validation=0.2")
     for workers in (0, 2, 5):
-        monkeypatch.setattr("shardtool.tokens.build.RUN_BYTES", 100 * workers + 1)
+        monkeypatch.setattr("shardtool.tokens.stage.MOST_RUN_BYTES", 100 * workers + 1)
         monkeypatch.setattr("shardtool.tokens.slabs.SLAB_BYTES", 90 * workers + 70)
+        monkeypatch.setattr("shardtool.tokens.slabs.SLAB_DOCUMENTS", 3 * workers + 9)
         monkeypatch.setattr("shardtool.tokens.inputs.SLICE_BYTES", 350 * workers + 200)
         monkeypatch.setattr("shardtool.tokens.documents.BATCH_TEXT_BYTES", 80 * workers + 1)
         monkeypatch.setattr("shardtool.tokens.plan.BUCKET_DOCUMENTS", 9 * workers + 5)
@@ -587,6 +588,28 @@ def test_options_that_mean_nothing_here_are_refused(
     with pytest.raises(UsageProblem, match=says):
         pack_tokens(lines, tmp_path / "out", **options)
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_an_index_written_from_files_is_the_one_written_from_memory(lines: Path, tmp_path: Path) -> None:
+    from shardtool.index_file import encode_columns
+
+    pack_tokens(lines, tmp_path / "out")
+    with Dataset.open(str(tmp_path / "out")) as dataset:
+        index = dataset.index(0)
+        encoded = encode_columns(
+            keys=index.keys,
+            offset=index.offset.astype(np.int64),
+            num_bytes=index.num_bytes.astype(np.int64),
+            labels=None,
+            part_start=index.part_start,
+            names=index.part_names,
+            part_offset=index.part_offset.astype(np.int64),
+            part_bytes=index.part_bytes.astype(np.int64),
+            part_xxh3_64=index.part_xxh3_64,
+            source=index.part_source,
+            meta=index.meta,
+        )
+    assert encoded == (tmp_path / "out" / "index" / "00000.arrow").read_bytes()
 
 
 def test_the_simple_writer_gives_the_bytes_of_the_fast_one(lines: Path, tmp_path: Path) -> None:

@@ -68,9 +68,14 @@ def test_a_run_is_its_documents_in_the_order_of_their_hashes(
         tagged = [xxhash.xxh3_64_intdigest(SPLIT_TAG + key, 3) if splits else 0 for key, _ in documents]
         assert run.split.tolist() == tagged
         first = len(documents) // 2
-        rest = bytearray(run.num_bytes(first, len(documents)))
-        run.read(first, memoryview(rest))
+        rest = bytearray(run.start_of(len(documents)) - run.start_of(first))
+        run.read(run.start_of(first), memoryview(rest))
         assert rest == b"".join(payloads[first:])
+        rows = run.rows(first // 2, len(documents)).sliced(first - first // 2, len(documents) - first // 2)
+        assert rows.keys.to_pylist() == [key for key, _ in documents[first:]]
+        assert rows.tokens.tolist() == [len(tokens) for _, tokens in documents[first:]]
+        assert rows.xxh3_64.tolist() == run.xxh3_64[first:].tolist()
+        assert rows.offset.tolist() == [run.start_of(row) for row in range(first, len(documents))]
 
 
 def test_a_document_may_have_more_than_4_gib_of_text(tmp_path: Path) -> None:

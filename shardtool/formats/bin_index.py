@@ -156,7 +156,7 @@ def pointers_of(lengths: NDArray[Any], itemsize: int, first: int = 0) -> Int64Ar
 
 
 def encode_idx(lengths: NDArray[Any], dtype: str, documents: NDArray[Any] | None = None) -> Iterator[bytes]:
-    """An `.idx` in pieces: header, lengths, pointers, documents.
+    """An `.idx` in pieces of at most 2^17 sequences: header, lengths, pointers, documents.
 
     Args:
         lengths: tokens of each sequence.
@@ -166,17 +166,32 @@ def encode_idx(lengths: NDArray[Any], dtype: str, documents: NDArray[Any] | None
         SampleTooLarge: more sequences, or a longer one, than readers can number.
     """
     count = len(lengths)
-    longest = int(lengths.max()) if count else 0
-    if longest > MAX_SEQUENCE_TOKENS or count > MAX_SEQUENCES:
-        what = f"a sequence of {longest:,} tokens" if longest > MAX_SEQUENCE_TOKENS else f"{count:,} sequences"
-        raise SampleTooLarge(
-            f"{what} is more than an .idx can hold (2^31 - 1)", hint="--max-doc-tokens, or more shards"
-        )
-    num_documents = count if documents is None else len(documents) - 1
-    yield encode_header(CODE_OF[dtype], count, num_documents)
-    yield lengths.astype("<i4").tobytes()
-    yield pointers_of(lengths, np.dtype(DTYPES[dtype]).itemsize).astype("<i8").tobytes()
-    yield (np.arange(count + 1) if documents is None else documents).astype("<i8").tobytes()
+    if count > MAX_SEQUENCES:
+        raise _too_large(f"{count:,} sequences")
+    yield encode_header(CODE_OF[dtype], count, count if documents is None else len(documents) - 1)
+    for piece in _pieces(lengths):
+        if (longest := int(piece.max())) > MAX_SEQUENCE_TOKENS:
+            raise _too_large(f"a sequence of {longest:,} tokens")
+        yield piece.astype("<i4").tobytes()
+    position, itemsize = 0, np.dtype(DTYPES[dtype]).itemsize
+    for piece in _pieces(lengths):
+        yield pointers_of(piece, itemsize, position).astype("<i8", copy=False).tobytes()
+        position += int(piece.sum(dtype=np.int64)) * itemsize
+    if documents is None:
+        for first in range(0, count + 1, _CHUNK):
+            yield np.arange(first, min(first + _CHUNK, count + 1)).astype("<i8", copy=False).tobytes()
+    else:
+        for piece in _pieces(documents):
+            yield piece.astype("<i8").tobytes()
+
+
+def _pieces(values: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for first in range(0, len(values), _CHUNK):
+        yield values[first : first + _CHUNK]
+
+
+def _too_large(what: str) -> SampleTooLarge:
+    return SampleTooLarge(f"{what} is more than an .idx can hold (2^31 - 1)", hint="--max-doc-tokens, or more shards")
 
 
 def read_header(path: str) -> IdxHeader:

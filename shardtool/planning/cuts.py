@@ -30,8 +30,9 @@ def cut_by_bytes(sizes: Int64Array, capacity: int, *, num_shards: int = 0) -> In
     Raises:
         PlanError: `num_shards` is below the least or above the number of samples.
     """
-    weights = np.minimum(np.maximum(sizes, 1), capacity)
-    ends = np.concatenate([[0], np.cumsum(weights)])
+    ends = np.zeros(len(sizes) + 1, np.int64)
+    np.clip(sizes, 1, capacity, out=ends[1:])
+    np.cumsum(ends, out=ends)
     least = _greedy(ends, capacity)
     wanted = num_shards or len(least) - 1
     if wanted < len(least) - 1:

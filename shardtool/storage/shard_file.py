@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from shardtool.storage import open_place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shardtool.model import FileRecord
 
 PIECE_BYTES = 512 << 10  # of a large buffer, digested and written at once
@@ -62,18 +64,25 @@ class ShardFile:
 
 
 class Sink:
-    """A ShardFile as pyarrow wants it."""
+    """A ShardFile as pyarrow wants it.
+
+    Args:
+        after_piece: called whenever a piece was written.
+    """
 
     closed = False
 
-    def __init__(self, file: ShardFile) -> None:
+    def __init__(self, file: ShardFile, after_piece: Callable[[], None] | None = None) -> None:
         self._file = file
+        self._after_piece = after_piece
 
     def write(self, data: Any) -> int:
         """Append, in pieces that the digests leave in the CPU's cache for the write."""
         view = memoryview(data)
         for begin in range(0, len(view), PIECE_BYTES):
             self._file.write(view[begin : begin + PIECE_BYTES])
+            if self._after_piece is not None:
+                self._after_piece()
         return len(view)
 
     def tell(self) -> int:

@@ -25,7 +25,7 @@ from shardtool.tokens.inputs import Inputs, cut_tasks, find_inputs
 from shardtool.tokens.plan import TokenPlan, make_token_plan
 from shardtool.tokens.runs import FOLDER as PARTS
 from shardtool.tokens.runs import run_paths, work_folder
-from shardtool.tokens.stage import RUN_BYTES, PartReceipt, StageJob, run_stage
+from shardtool.tokens.stage import PartReceipt, StageJob, run_bytes, run_stage
 from shardtool.tokens.store import load_inputs, load_shards, store_inputs, store_shards
 from shardtool.tokens.tokenizer import TokenizerSpec, resolve_tokenizer
 from shardtool.units import format_range, plural
@@ -146,7 +146,7 @@ def decide_for(
     request: PackRequest, options: PlanOptions, inputs: Inputs, pool: WorkerPool | None, say: Say
 ) -> Decided:
     """As `decide`, for inputs that are found already."""
-    job = stage_job(request, options)
+    job = stage_job(request, options, inputs.num_bytes)
     tasks = cut_tasks(inputs.files)
     say.step("read", f"{plural(len(inputs.files), 'file')} in {plural(len(tasks), 'slice')}")
     receipts = run_stage(job, tasks, _pool(pool), say)
@@ -155,8 +155,8 @@ def decide_for(
     return Decided(inputs, job, tuple(receipts), plan)
 
 
-def stage_job(request: PackRequest, options: PlanOptions) -> StageJob:
-    """What workers of stage 1 need."""
+def stage_job(request: PackRequest, options: PlanOptions, source_bytes: int) -> StageJob:
+    """What workers of stage 1 need for sources of so many bytes."""
     assert options.tokens is not None
     spec = resolve_tokenizer(options.tokens)
     _check_context(options.tokens, spec)
@@ -170,7 +170,7 @@ def stage_job(request: PackRequest, options: PlanOptions) -> StageJob:
         splits=bool(options.split) or options.tokens.dedup != "none",
         on_error=request.on_error,
         durable=request.durable,
-        run_bytes=RUN_BYTES,
+        run_bytes=run_bytes(source_bytes),
     )
 
 
@@ -305,9 +305,10 @@ def _restage(request: PackRequest, stored: StoredPlan, pool: WorkerPool | None, 
     runs, work = load_shards(out).runs, work_folder(out)
     if all(os.path.isfile(os.path.join(work, path)) for run in runs for path in run_paths(run.name)):
         return
-    job = stage_job(request, stored.options)
+    files = load_inputs(out)
+    job = stage_job(request, stored.options, sum(file.size for file in files))
     say.step("read", "part files are gone; the documents are read again")
-    found = run_stage(job, cut_tasks(load_inputs(out)), _pool(pool), say)
+    found = run_stage(job, cut_tasks(files), _pool(pool), say)
     if [run for receipt in found for run in receipt.runs] != list(runs):
         raise PlanMismatch(
             f"the source of {out} no longer gives the tokens that were planned",

@@ -14,7 +14,7 @@ from shardtool.tokens.build import check_options, decide_for, inputs_of
 from shardtool.tokens.files import opened
 from shardtool.tokens.inputs import LINES
 from shardtool.tokens.runs import itemsize_of
-from shardtool.tokens.stage import RUN_BYTES
+from shardtool.tokens.stage import run_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +37,7 @@ class Estimate:
     plan: TokenPlan
     ledger: Ledger
     share: float  # of the bytes of the source, 0 to 1
+    run_bytes: int  # of ids that a worker holds
     seconds: float  # of reading and tokenizing the sample
     num_files: int
     num_sampled: int
@@ -47,8 +48,8 @@ class Estimate:
 
     @property
     def worker_bytes(self) -> int:
-        """Memory of a worker at most: a run held twice, and a batch."""
-        return 2 * RUN_BYTES + (64 << 20)
+        """Memory of a worker at most: a run, and what the packages and a batch take."""
+        return self.run_bytes + (96 << 20)
 
     def scaled(self, count: int) -> int:
         """What `count` of the sample means for the source."""
@@ -76,6 +77,7 @@ def estimate(request: PackRequest, pool: WorkerPool, num_workers: int, say: Say)
         plan=decided.plan,
         ledger=decided.ledger,
         share=min(sum(file.size for file in files) / max(inputs.num_bytes, 1), 1.0),
+        run_bytes=run_bytes(inputs.num_bytes),
         seconds=time.monotonic() - began,
         num_files=len(inputs.files),
         num_sampled=len(files),

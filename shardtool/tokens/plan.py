@@ -1,17 +1,19 @@
 """Stage 2, decided: from the runs of stage 1 to shards with exact sizes. Lengths and hashes are read, no token is.
 
-A shard is a range of the final order: of key hashes, or of places in the source with `--shuffle none`. Memory: about 40
-bytes a document, in columns.
+A shard is a range of the final order: of key hashes, or of places in the source with `--shuffle none`. Memory: 20 bytes
+a document, in columns, and tables of 2^16 documents at a time.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 
 from shardtool.errors import PlanError, SampleTooLarge, SourceError, UsageProblem
@@ -23,9 +25,10 @@ from shardtool.names import shard_path
 from shardtool.planning import cuts
 from shardtool.planning.plan import DEFAULT_BIN_BYTES
 from shardtool.planning.splits import parse_shares
+from shardtool.storage.pages import Column
 from shardtool.tokens.packing import best_fit, blocks_of
 from shardtool.tokens.repeats import find_duplicates, refuse_repeated_keys
-from shardtool.tokens.runs import itemsize_of, open_run, sorted_order
+from shardtool.tokens.runs import FOLDER, itemsize_of, open_run, sorted_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from shardtool.tokens.tokenizer import TokenizerSpec
 
 SEQUENCE_BYTES = idx_bytes(1, 1) - idx_bytes(0, 0)
-BUCKET_DOCUMENTS = 1 << 21
+BUCKET_DOCUMENTS = 1 << 16
 BLOCKS_A_SHARD = 8  # best fit packs in blocks, so that a shard can be packed without the others
 MAX_BLOCK_TOKENS = 4 << 20
 MANY_SHARDS = 500  # NVIDIA/Megatron-LM#795, NVIDIA-NeMo/Megatron-Bridge#3968: hours of start-up, maps that fail
@@ -122,7 +125,7 @@ def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, s
     is_sorted = options.shuffle == "global"
     dropped, duplicates = find_duplicates(runs) if tokens.dedup == "exact" else (np.zeros((0, 2), np.uint64), 0)
     selection = _selection(runs, options.split, dropped)
-    content, ordered = _ordered(runs, selection, is_sorted=is_sorted)
+    content, ordered = _ordered(work, runs, selection, is_sorted=is_sorted)
     shards: list[TokenShard] = []
     notices: list[str] = []
     for number, (places, lengths) in enumerate(ordered):
@@ -160,6 +163,8 @@ def _selection(runs: list[Run], shares: str, dropped: Any) -> Selection:
         return Selection(("train",), (), dropped)
     parsed = parse_shares(shares)
     split = np.concatenate([run.split for run in runs])
+    for run in runs:
+        run.forget()
     if len(dropped):
         hashes = np.concatenate([run.hash for run in runs])
         split = split[~is_dropped(dropped, hashes, split)]
@@ -170,55 +175,61 @@ def _selection(runs: list[Run], shares: str, dropped: Any) -> Selection:
 
 
 def _ordered(
-    runs: list[Run], selection: Selection, *, is_sorted: bool
-) -> tuple[list[str], list[tuple[UInt64Array, Int64Array]]]:
-    """(digests of all keys, lengths and ids in final order, (places, tokens) of each split's documents)."""
+    work: str, runs: list[Run], selection: Selection, *, is_sorted: bool
+) -> tuple[list[str], list[tuple[UInt64Array, Any]]]:
+    """(digests of all keys, lengths and ids in final order, (places, tokens as uint32) of each split's documents).
+
+    Places are looked at where shards begin and end; until then they lie in an unnamed file.
+    """
     digests = [xxhash.xxh3_128() for _ in range(3)]
-    found: list[tuple[list[Any], list[Any]]] = [([], []) for _ in selection.names]
-    for places, hashes, split, tokens, content in _buckets(runs) if is_sorted else _in_source_order(runs):
-        for digest, column in zip(digests, (hashes, tokens, content), strict=True):
-            digest.update(np.ascontiguousarray(column).data)
-        owners = selection.splits_of(hashes, split)
-        for number, (kept_places, kept_tokens) in enumerate(found):
-            rows = owners == number
-            kept_places.append(places[rows])
-            kept_tokens.append(tokens[rows])
-    empty = [np.zeros(0, np.uint64)]
-    joined = [
-        (np.concatenate(empty + places), np.concatenate([*empty, *tokens]).astype(np.int64)) for places, tokens in found
-    ]
-    return [digest.hexdigest() for digest in digests], joined
+    total = sum(len(run.hash) for run in runs)
+    places = [Column(os.path.join(work, FOLDER), "<u8") for _ in selection.names]
+    tokens = [np.empty(total, np.uint32) for _ in selection.names]  # what is not filled takes no memory
+    try:
+        for found, hashes, split, lengths, content in _buckets(runs) if is_sorted else _in_source_order(runs):
+            for digest, column in zip(digests, (hashes, lengths, content), strict=True):
+                digest.update(np.ascontiguousarray(column).data)
+            owners = selection.splits_of(hashes, split)
+            for number, kept in enumerate(places):
+                rows = owners == number
+                first = len(kept)
+                kept.append(found[rows])
+                tokens[number][first : len(kept)] = lengths[rows]
+        ordered = [(kept.values, lengths[: len(kept)]) for kept, lengths in zip(places, tokens, strict=True)]
+    finally:
+        for kept in places:
+            kept.close()
+    return [digest.hexdigest() for digest in digests], ordered
 
 
 Columns = tuple[Any, Any, Any, Any, Any]  # place, hash, split hash, tokens, content digest
 
 
 def _buckets(runs: list[Run]) -> Iterator[Columns]:
-    """Columns of all documents by key hash, about 2^21 documents at a time."""
+    """Columns of all documents by key hash, about 2^16 documents at a time."""
     count = max(1, sum(len(run.hash) for run in runs) // BUCKET_DOCUMENTS)
     edges = bucket_edges(0, (1 << 64) - 1, count)
-    bounds = [np.append(np.searchsorted(run.hash, edges), len(run.hash)) for run in runs]
+    bounds = [bounds_of(run, edges, 0, len(run.hash)) for run in runs]
     for bucket in range(count):
         spans = [(run, int(b[bucket]), int(b[bucket + 1])) for run, b in zip(runs, bounds, strict=True)]
-        spans = [span for span in spans if span[1] < span[2]]
-        if not spans:
+        parts = [run.rows(first, last) for run, first, last in spans if first < last]
+        if not parts:
             continue
         columns = [
-            np.concatenate([getattr(run, name)[a:b] for run, a, b in spans])
-            for name in ("hash", "split", "tokens", "xxh3_64")
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("hash", "split", "tokens", "xxh3_64")
         ]
-        keys = keys_of(spans)
+        keys = pa.chunked_array([part.keys for part in parts])
         order = sorted_order(columns[0], keys)
         refuse_repeated_keys(columns[0], keys, order)
         hashes, split, tokens, content = (column[order] for column in columns)
         yield hashes, hashes, split, tokens, content
 
 
-def keys_of(spans: list[tuple[Run, int, int]]) -> Any:
-    """Keys of runs' documents, one range after the other."""
-    import pyarrow as pa
-
-    return pa.chunked_array([run.keys.slice(first, last - first) for run, first, last in spans])
+def bounds_of(run: Run, edges: UInt64Array, first: int, last: int) -> Int64Array:
+    """int64[len(edges) + 1]: where the hashes of documents [first, last) reach each edge, and the end."""
+    found = np.append(first + np.searchsorted(run.hash[first:last], edges), last)
+    run.forget()
+    return found
 
 
 def bucket_edges(first: int, last: int, count: int) -> UInt64Array:
@@ -229,12 +240,13 @@ def bucket_edges(first: int, last: int, count: int) -> UInt64Array:
 
 def _in_source_order(runs: list[Run]) -> Iterator[Columns]:
     hashes = np.concatenate([run.hash for run in runs])
-    refuse_repeated_keys(hashes, keys_of([(run, 0, len(run.hash)) for run in runs]), np.argsort(hashes))
+    refuse_repeated_keys(hashes, pa.chunked_array([run.keys for run in runs]), np.argsort(hashes))
     base = 0
     for run in runs:
         places = np.arange(base, base + len(run.hash), dtype=np.uint64)
         yield places, run.hash, run.split, run.tokens, run.xxh3_64
         base += len(run.hash)
+        run.forget()
 
 
 def _cut(
@@ -252,13 +264,12 @@ def _cut(
 def _cut_documents(
     split: int, places: UInt64Array, lengths: Int64Array, options: PlanOptions, itemsize: int, notices: list[str]
 ) -> list[TokenShard]:
-    sizes, capacity = _sizes(lengths, np.ones(len(lengths), np.int64), options, itemsize)
+    sizes, capacity = _sizes(lengths, 1, options, itemsize)
     _check_large(int((sizes > capacity).sum()) if capacity else 0, lengths, options, notices)
     bounds = _bounds(sizes, capacity, options).tolist()
-    ends = np.concatenate([[0], np.cumsum(lengths)])
     shards = []
     for low, high in pairwise(bounds):
-        count = int(ends[high] - ends[low])
+        count = int(lengths[low:high].sum(dtype=np.int64))
         if count == 0:
             raise PlanError("a shard would hold no token, and readers cannot open an empty .bin", hint="fewer --shards")
         shards.append(TokenShard(split, int(places[low]), int(places[high - 1]), count, high - low))
@@ -275,14 +286,20 @@ def _check_large(count: int, lengths: Int64Array, options: PlanOptions, notices:
     notices.append(f"{text}: each gets a shard of its own")
 
 
-def _sizes(lengths: Int64Array, sequences: Int64Array, options: PlanOptions, itemsize: int) -> tuple[Int64Array, int]:
-    """(what counts against the limit of a shard, the limit): bytes of both files, or tokens."""
+def _sizes(lengths: Any, sequences: Any, options: PlanOptions, itemsize: int) -> tuple[Int64Array, int]:
+    """(what counts against the limit of a shard, the limit): bytes of both files, or tokens.
+
+    Args:
+        sequences: that the lengths are those of, a number for each of them or one for all.
+    """
     assert options.tokens is not None
     if options.tokens.shard_tokens:
         if options.shard_size:
             raise UsageProblem("--shard-tokens and --shard-size exclude one another", hint="choose one")
-        return lengths, options.tokens.shard_tokens
-    sizes = lengths * itemsize + sequences * SEQUENCE_BYTES
+        return lengths.astype(np.int64, copy=False), options.tokens.shard_tokens
+    sizes = lengths.astype(np.int64)
+    sizes *= itemsize
+    sizes += sequences * SEQUENCE_BYTES
     if not options.shard_size and (options.shards or options.samples_per_shard):
         return sizes, 0
     capacity = (options.shard_size or DEFAULT_BIN_BYTES) - idx_bytes(0, 0)
@@ -317,10 +334,10 @@ def _cut_stream(
     """Sequences of S tokens of the documents one after the other; the last one is padded."""
     assert options.tokens is not None
     context = options.tokens.context
-    ends = np.cumsum(lengths)
+    ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1])
     count = -(-total // context)
-    sizes, capacity = _sizes(np.full(count, context), np.ones(count, np.int64), options, itemsize)
+    sizes, capacity = _sizes(np.full(count, context), 1, options, itemsize)
     _check_context(sizes, capacity, context)
     bounds = _bounds(sizes, capacity, options).tolist()
     shards = []
@@ -344,8 +361,8 @@ def _cut_blocks(
 ) -> list[TokenShard]:
     """Best fit in blocks; a shard is some whole blocks."""
     assert options.tokens is not None
-    context = options.tokens.context
-    one, capacity = _sizes(np.array([context]), np.ones(1, np.int64), options, itemsize)
+    context, lengths = options.tokens.context, lengths.astype(np.int64)
+    one, capacity = _sizes(np.array([context]), 1, options, itemsize)
     _check_context(one, capacity, context)
     per_shard = capacity // int(one[0]) * context if capacity else int(lengths.sum()) // max(options.shards, 1)
     block_tokens = max(context, min(MAX_BLOCK_TOKENS, per_shard // BLOCKS_A_SHARD))

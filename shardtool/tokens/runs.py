@@ -24,6 +24,7 @@ from shardtool.planning.splits import SPLIT_TAG
 from shardtool.storage import is_remote
 from shardtool.storage.files import absolute
 from shardtool.storage.local import new_file
+from shardtool.storage.pages import let_go
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -235,6 +236,30 @@ def sorted_order(hashes: UInt64Array, keys: BinaryArray) -> Int64Array:
 
 
 @dataclass(frozen=True)
+class RunRows:
+    """Some documents of a run: columns of its table."""
+
+    keys: BinaryArray
+    hash: UInt64Array
+    split: UInt64Array
+    tokens: NDArray[np.uint32]
+    offset: UInt64Array
+    xxh3_64: UInt64Array
+    text_bytes: NDArray[np.uint32]
+
+    def copy(self) -> RunRows:
+        """The same in memory of their own."""
+        numbers = (self.hash.copy(), self.split.copy(), self.tokens.copy(), self.offset.copy())
+        return RunRows(columns.copied(self.keys), *numbers, self.xxh3_64.copy(), self.text_bytes.copy())
+
+    def sliced(self, first: int, last: int) -> RunRows:
+        """Documents [first, last) of these, views."""
+        rows, keys = slice(first, last), self.keys.slice(first, last - first)
+        numbers = (self.hash[rows], self.split[rows], self.tokens[rows], self.offset[rows])
+        return RunRows(keys, *numbers, self.xxh3_64[rows], self.text_bytes[rows])
+
+
+@dataclass(frozen=True)
 class Run:
     """A run opened for reading: its table is mapped, its ids are read as they are needed."""
 
@@ -250,26 +275,36 @@ class Run:
     high: UInt64Array
     low: UInt64Array
     path: str  # of the ids
+    table: Any  # the map that all columns are views of
+
+    def forget(self) -> None:
+        """Let go of what was looked at in the table: its pages count as memory of this process."""
+        let_go(self.table.address, self.table.size)
+
+    def rows(self, first: int, last: int) -> RunRows:
+        """Documents [first, last), copied: of the table itself nothing stays in memory."""
+        whole = RunRows(self.keys, self.hash, self.split, self.tokens, self.offset, self.xxh3_64, self.text_bytes)
+        found = whole.sliced(first, last).copy()
+        self.forget()
+        return found
 
     @property
     def itemsize(self) -> int:
         """Bytes of an id."""
         return itemsize_of(self.info.dtype)
 
-    def num_bytes(self, first: int, last: int) -> int:
-        """Bytes of the documents [first, last)."""
-        end = int(self.offset[last]) if last < len(self.offset) else self.info.num_bytes
-        return end - int(self.offset[first]) if first < last else 0
+    def start_of(self, document: int) -> int:
+        """Byte of the run at which a document begins, or the end of all."""
+        return int(self.offset[document]) if document < len(self.offset) else self.info.num_bytes
 
-    def read(self, first: int, view: memoryview) -> None:
-        """Fill `view` with the bytes from document `first` on.
+    def read(self, start: int, view: memoryview) -> None:
+        """Fill `view` with the bytes of the ids from byte `start` on.
 
         Read, not mapped: pages of a map would count as memory of every process that touched them.
 
         Raises:
             CorruptShard: the run is cut short.
         """
-        start = int(self.offset[first])
         fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             while len(view):  # a read gives at most 2 GiB
@@ -298,14 +333,16 @@ def open_run(work: str, info: RunInfo) -> Run:
     path = os.path.join(work, FOLDER, info.name)
     try:
         with pa.memory_map(f"{path}.arrow") as source:
-            batch = pa.ipc.open_file(source).get_batch(0)
-            batch.validate(full=True)
+            table = source.read_buffer()
+        batch = pa.ipc.open_file(pa.BufferReader(table)).get_batch(0)
+        batch.validate(full=True)
+        let_go(table.address, table.size)
         if os.stat(f"{path}.bin").st_size != info.num_bytes:
             raise _gone(f"{path}.bin", "it is cut short")
     except (OSError, pa.ArrowException) as error:
         raise _gone(path, error) from error
     values = {name: batch.column(name).to_numpy() for name in _FIELDS if name != "key"}
-    return Run(info=info, keys=batch.column("key"), path=f"{path}.bin", **values)
+    return Run(info=info, keys=batch.column("key"), path=f"{path}.bin", table=table, **values)
 
 
 def work_folder(out: str) -> str:

@@ -1,27 +1,25 @@
 """`draft_shard(job, k)`: the runs are merged to one `.bin/.idx` pair with its index; called where `pack_shard` is.
 
-Its documents come a slab at a time; columns of the shard's sequences stay in memory until the index is written.
+Its documents come a slab at a time, and what is told of its sequences lies in unnamed files until the index is written.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardtool import columns
-from shardtool.formats.bin import PART, BinFormat, written_shard
-from shardtool.formats.bin_index import DTYPES, encode_idx
-from shardtool.index_file import NO_FILE, encode_index
-from shardtool.model import PartTotals, Receipt, ShardRows
+from shardtool.formats.bin_index import DTYPES
+from shardtool.model import Receipt
 from shardtool.names import index_path
 from shardtool.storage.shard_file import ShardFile
 from shardtool.tokens.packing import best_fit
 from shardtool.tokens.provenance import ProvenanceWriter
 from shardtool.tokens.runs import cut, digests_of, open_run, work_folder
+from shardtool.tokens.sequences import SequenceTable
 from shardtool.tokens.slabs import joined, read_slabs, sliced
 from shardtool.tokens.store import load_shards
 
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shardtool.formats import Format
-    from shardtool.model import BinaryArray, Int64Array, UInt64Array
+    from shardtool.model import BinaryArray, Int64Array
     from shardtool.packing.pack import Draft, PackJob
     from shardtool.tokens.plan import TokenShard
     from shardtool.tokens.runs import Run
@@ -58,36 +55,28 @@ def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
     plan, runs = _opened(job.out, job.plan_id)
     spec, chosen = job.specs[shard], plan.shards[shard]
     begun: list[ShardFile] = []
+    rows = SequenceTable(work_folder(job.out), plan.dtype)
     try:
         file = ShardFile(job.out, spec.path, tag)
         begun.append(file)
         provenance = ProvenanceWriter(job.out, shard, len(job.specs), tag)
         begun.append(provenance.file)
-        slabs = read_slabs(plan, runs, chosen)
-        writer = _writer(plan)
-        rows = writer(plan, chosen, spec.split, slabs, file, provenance)
-        index_file = file.sibling(".idx")
-        for piece in encode_idx(rows.lengths, plan.dtype):
-            index_file.write(piece)
+        _writer(plan)(plan, chosen, spec.split, read_slabs(plan, runs, chosen), file, provenance, rows)
+        rows.put_idx(file.sibling(".idx"))
         provenance.finish()
-        encoded, receipt = _index(job, shard, plan, rows, file)
         index = ShardFile(job.out, index_path(shard, len(job.specs)), tag)
         begun.append(index)
-        index.write(encoded)
+        rows.put_index(index, file)
     except BaseException:
         for one in begun:
             one.abort()
         raise
-    return Draft(file, index, receipt(index.record()), (provenance.file,))
-
-
-@dataclass
-class Rows:
-    """What was written: sequences in order."""
-
-    keys: BinaryArray
-    lengths: Int64Array  # tokens
-    digests: UInt64Array
+    finally:
+        rows.close()
+    receipt = Receipt(
+        job.plan_id, shard, spec.split, file.records(), index.record(), rows.count, rows.num_bytes, rows.totals
+    )
+    return Draft(file, index, receipt, (provenance.file,))
 
 
 def _writer(plan: ShardPlan) -> Any:
@@ -96,34 +85,9 @@ def _writer(plan: ShardPlan) -> Any:
     return _write_stream if plan.packing == "concat" else _write_blocks
 
 
-def _index(job: PackJob, shard: int, plan: ShardPlan, rows: Rows, file: ShardFile) -> tuple[bytes, Any]:
-    """(the index file, a function from its record to the receipt)."""
-    count = len(rows.lengths)
-    sizes = rows.lengths * np.dtype(DTYPES[plan.dtype]).itemsize
-    shard_rows = ShardRows(
-        keys=rows.keys,
-        labels=None,
-        part_start=np.arange(count + 1),
-        names=pa.DictionaryArray.from_arrays(np.zeros(count, np.int8), pa.array([PART], pa.binary())).cast(pa.binary()),
-        source=pa.array([NO_FILE], pa.binary()).take(pa.array(np.zeros(count, np.int8))),
-        roots=np.zeros(count, np.uint32),
-        sizes=sizes,
-        mtimes_ns=np.zeros(count, np.int64),
-        data=columns.nulls(count),
-    )
-    written = written_shard(sizes, rows.digests, plan.dtype)
-    records = file.records()
-    shard_format = cast("Format", BinFormat(job.settings, plan.dtype))
-    encoded = encode_index(shard_rows, written, shard_format, records[0], file.digest.blocks())
-    payload = int(sizes.sum())
-    totals = {PART.decode(): PartTotals(count, payload, int(sizes.min()), int(sizes.max()))}
-    split = job.specs[shard].split
-    return encoded, lambda record: Receipt(job.plan_id, shard, split, records, record, count, payload, totals)
-
-
 def _ids(slab: Slab, plan: ShardPlan) -> NDArray[Any]:
     """The ids of a slab."""
-    return np.frombuffer(b"".join(slab.data), DTYPES[plan.dtype])
+    return np.frombuffer(b"".join(slab.pieces()), DTYPES[plan.dtype])
 
 
 def _write_documents(
@@ -133,21 +97,16 @@ def _write_documents(
     slabs: Iterator[Slab],
     out: ShardFile,
     provenance: ProvenanceWriter,
-) -> Rows:
-    keys, lengths, digests = [], [], []
-    sequence = 0
+    rows: SequenceTable,
+) -> None:
     for slab in slabs:
-        for piece in slab.data:
+        for piece in slab.pieces():
             out.write(piece)
-        keys.append(slab.keys)
-        lengths.append(slab.tokens)
-        digests.append(slab.digests)
         count = len(slab.tokens)
-        numbers = np.arange(sequence, sequence + count)
+        numbers = np.arange(rows.count, rows.count + count)
         zeros = np.zeros(count, np.int64)
         provenance.add(slab.keys, numbers, zeros, zeros, slab.tokens, slab.text_bytes)
-        sequence += count
-    return Rows(pa.concat_arrays(keys), np.concatenate(lengths), np.concatenate(digests))
+        rows.add(slab.keys, slab.tokens, slab.digests)
 
 
 def sequence_keys(split: str, first: int, count: int) -> BinaryArray:
@@ -156,10 +115,16 @@ def sequence_keys(split: str, first: int, count: int) -> BinaryArray:
 
 
 def _write_stream(
-    plan: ShardPlan, shard: TokenShard, split: str, slabs: Iterator[Slab], out: ShardFile, provenance: ProvenanceWriter
-) -> Rows:
+    plan: ShardPlan,
+    shard: TokenShard,
+    split: str,
+    slabs: Iterator[Slab],
+    out: ShardFile,
+    provenance: ProvenanceWriter,
+    rows: SequenceTable,
+) -> None:
     """Sequences of the documents one after the other; both ends of the shard may cut a document."""
-    sink = _Sequences(plan, shard, split, out)
+    sink = _Sequences(plan, shard, split, out, rows)
     position = -shard.skip
     for slab in slabs:
         ids = _ids(slab, plan)
@@ -168,7 +133,7 @@ def _write_stream(
         low, high = max(-position, 0), min(len(ids), shard.tokens - position)
         sink.take(ids[low:high])
         position += len(ids)
-    return sink.finish()
+    sink.finish()
 
 
 def _note_stream(provenance: ProvenanceWriter, slab: Slab, starts: Int64Array, context: int, total: int) -> None:
@@ -196,11 +161,9 @@ def _note_stream(provenance: ProvenanceWriter, slab: Slab, starts: Int64Array, c
 class _Sequences:
     """Cuts a stream of ids into sequences of S, hashes and writes them; pads the last one."""
 
-    def __init__(self, plan: ShardPlan, shard: TokenShard, split: str, out: ShardFile) -> None:
-        self.plan, self.shard, self.split, self.out = plan, shard, split, out
+    def __init__(self, plan: ShardPlan, shard: TokenShard, split: str, out: ShardFile, rows: SequenceTable) -> None:
+        self.plan, self.shard, self.split, self.out, self.rows = plan, shard, split, out, rows
         self.rest = np.zeros(0, DTYPES[plan.dtype])
-        self.written = 0
-        self.digests: list[Any] = []
 
     def take(self, ids: NDArray[Any]) -> None:
         """Write whole sequences; keep what is left."""
@@ -215,27 +178,32 @@ class _Sequences:
         data = ids.data.cast("B")
         size = self.plan.context * ids.itemsize
         starts = np.arange(0, ids.nbytes, size)
-        self.digests.append(digests_of(cut(data, starts, np.full(len(starts), size))))
+        count = len(starts)
+        digests = digests_of(cut(data, starts, np.full(count, size)))
         self.out.write(data)
-        self.written += len(ids)
+        keys = sequence_keys(self.split, self.shard.first_sequence + self.rows.count, count)
+        self.rows.add(keys, np.full(count, self.plan.context), digests)
 
-    def finish(self) -> Rows:
-        """Pad, and say what was written."""
+    def finish(self) -> None:
+        """Pad the last sequence."""
         if len(self.rest):
             missing = self.plan.context - len(self.rest)
             pad = np.full(missing, self.plan.pad, self.rest.dtype)
             self._write(np.concatenate([self.rest, pad]))
-        count = self.written // self.plan.context
-        assert count == self.shard.sequences, (count, self.shard.sequences)
-        keys = sequence_keys(self.split, self.shard.first_sequence, count)
-        return Rows(keys, np.full(count, self.plan.context, np.int64), np.concatenate(self.digests))
+        assert self.rows.count == self.shard.sequences, (self.rows.count, self.shard.sequences)
 
 
 def _write_blocks(
-    plan: ShardPlan, shard: TokenShard, split: str, slabs: Iterator[Slab], out: ShardFile, provenance: ProvenanceWriter
-) -> Rows:
+    plan: ShardPlan,
+    shard: TokenShard,
+    split: str,
+    slabs: Iterator[Slab],
+    out: ShardFile,
+    provenance: ProvenanceWriter,
+    rows: SequenceTable,
+) -> None:
     """Best fit, block by block; room that is left in a sequence is padded."""
-    sink = _Sequences(plan, shard, split, out)
+    sink = _Sequences(plan, shard, split, out, rows)
     sequence = 0
     for block in _blocks(plan, shard, slabs):
         ids = _ids(block, plan)
@@ -261,7 +229,7 @@ def _write_blocks(
             block.text_bytes[document],
         )
         sequence += pieces.num_sequences
-    return sink.finish()
+    sink.finish()
 
 
 def _blocks(plan: ShardPlan, shard: TokenShard, slabs: Iterator[Slab]) -> Iterator[Slab]:
@@ -269,7 +237,7 @@ def _blocks(plan: ShardPlan, shard: TokenShard, slabs: Iterator[Slab]) -> Iterat
     sizes = list(shard.blocks)
     held: Slab | None = None
     for slab in slabs:
-        held = slab if held is None else joined(held, slab)
+        held = joined([slab] if held is None else [held, slab])
         while sizes and len(held.tokens) >= sizes[0]:
             yield sliced(held, 0, sizes[0])
             held = sliced(held, sizes.pop(0), len(held.tokens))

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardtool.formats.bin_index import DTYPES, check_ids
-from shardtool.tokens.plan import bucket_edges
+from shardtool.tokens.plan import bounds_of, bucket_edges
 from shardtool.tokens.runs import bytes_of, cut, digests_of, itemsize_of, piece_bounds, sorted_order
 
 if TYPE_CHECKING:
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     from shardtool.model import BinaryArray, Int64Array, UInt64Array
     from shardtool.tokens.plan import TokenShard
-    from shardtool.tokens.runs import Run
+    from shardtool.tokens.runs import Run, RunRows
     from shardtool.tokens.store import ShardPlan
 
 SLAB_BYTES = 4 << 20  # of ids gathered at a time, so that they are joined and written while they are in the cache
 MAX_SLAB_BYTES = 16 << 20
+SLAB_DOCUMENTS = 1 << 15  # where they are short
+TABLE_ROWS = 1 << 10  # of a run's table held at a time
 READ_BYTES = 256 << 10  # wanted from each run for a slab: the more runs, the larger the slabs
 
 
@@ -40,7 +42,14 @@ class Slab:
     tokens: Int64Array
     digests: UInt64Array  # of their ids as the runs have them
     text_bytes: Int64Array
-    data: Sequence[bytes | memoryview]  # their ids, in pieces of whole documents
+    data: memoryview  # their ids, anywhere in it; valid until the next slab is read
+    starts: Int64Array  # where in it
+    sizes: Int64Array  # in bytes
+
+    def pieces(self) -> Iterator[bytes]:
+        """The ids, documents one after the other, about a MiB at a time."""
+        for first, last in pairwise(piece_bounds(self.sizes)):
+            yield b"".join(cut(self.data, self.starts[first:last], self.sizes[first:last]))
 
 
 def read_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterator[Slab]:
@@ -49,20 +58,26 @@ def read_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterator[
 
 
 def _sorted_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterator[Slab]:
-    first, last = np.uint64(shard.first), np.uint64(shard.last)
-    spans = [
-        (run, int(np.searchsorted(run.hash, first)), int(np.searchsorted(run.hash, last, side="right"))) for run in runs
-    ]
-    spans = [span for span in spans if span[1] < span[2]]
-    num_bytes = sum(run.num_bytes(a, b) for run, a, b in spans)
-    edges = bucket_edges(shard.first, shard.last, max(1, -(-num_bytes // _slab_bytes(len(spans)))))
-    bounds = [np.append(a + np.searchsorted(run.hash[a:b], edges), b) for run, a, b in spans]
-    memory = _Memory()
+    spans = [span for span in (_span(run, shard) for run in runs) if span is not None]
+    by_bytes = -(-sum(size for *_, size in spans) // _slab_bytes(len(spans)))
+    by_documents = sum(last - first for _, first, last, _ in spans) // SLAB_DOCUMENTS
+    edges = bucket_edges(shard.first, shard.last, max(1, by_bytes, by_documents))
+    bounds = [bounds_of(run, edges, first, last) for run, first, last, _ in spans]
+    memory, tables = _Memory(), [_Table(run) for run, *_ in spans]
     for number in range(len(edges)):
         chosen = [
-            (run, int(bound[number]), int(bound[number + 1])) for (run, _, _), bound in zip(spans, bounds, strict=True)
+            (table, int(bound[number]), int(bound[number + 1])) for table, bound in zip(tables, bounds, strict=True)
         ]
         yield from _slab(plan, shard.split, chosen, memory)
+
+
+def _span(run: Run, shard: TokenShard) -> tuple[Run, int, int, int] | None:
+    """(run, first, last, bytes) of the documents of a run among which those of a shard are; None without any."""
+    first = int(np.searchsorted(run.hash, np.uint64(shard.first)))
+    last = int(np.searchsorted(run.hash, np.uint64(shard.last), side="right"))
+    num_bytes = run.start_of(last) - run.start_of(first)
+    run.forget()
+    return (run, first, last, num_bytes) if first < last else None
 
 
 def _slab_bytes(num_runs: int) -> int:
@@ -72,14 +87,30 @@ def _slab_bytes(num_runs: int) -> int:
 def _source_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterator[Slab]:
     base, memory = 0, _Memory()
     for run in runs:
-        count = len(run.hash)
+        count, table = len(run.hash), _Table(run)
         first, last = max(shard.first - base, 0), min(shard.last + 1 - base, count)
         base += count
         while first < last:
-            limit = int(run.offset[first]) + SLAB_BYTES
-            stop = min(max(int(np.searchsorted(run.offset, np.uint64(limit))), first + 1), last)
-            yield from _slab(plan, shard.split, [(run, first, stop)], memory)
+            limit = run.start_of(first) + SLAB_BYTES
+            stop = min(max(int(np.searchsorted(run.offset, np.uint64(limit))), first + 1), first + SLAB_DOCUMENTS, last)
+            yield from _slab(plan, shard.split, [(table, first, stop)], memory)
             first = stop
+
+
+class _Table:
+    """The table of a run, read from front to back, some rows at a time."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._first = self._last = 0
+        self._held: RunRows | None = None
+
+    def rows(self, first: int, last: int) -> RunRows:
+        """Documents [first, last)."""
+        if self._held is None or first < self._first or last > self._last:
+            self._first, self._last = first, min(max(last, first + TABLE_ROWS), len(self.run.hash))
+            self._held = self.run.rows(self._first, self._last)
+        return self._held.sliced(first - self._first, last - self._first)
 
 
 class _Memory:
@@ -106,16 +137,21 @@ class _Documents:
     text_bytes: Int64Array
     starts: Int64Array  # of their ids in the memory of the slab
 
+    def take(self, rows: Int64Array) -> _Documents:
+        """Some of them."""
+        columns = (self.hashes[rows], self.tokens[rows], self.digests[rows], self.text_bytes[rows], self.starts[rows])
+        return _Documents(self.keys.take(pa.array(rows)), *columns)
 
-def _slab(plan: ShardPlan, split: int, spans: list[tuple[Run, int, int]], memory: _Memory) -> Iterator[Slab]:
+
+def _slab(plan: ShardPlan, split: int, spans: list[tuple[_Table, int, int]], memory: _Memory) -> Iterator[Slab]:
     """A slab of the documents [first, last) of runs that are of a split; none where there are none."""
     itemsize = itemsize_of(plan.dtype)
-    spans = [span for span in spans if span[1] < span[2]]
-    wanted = [run.num_bytes(first, last) // run.itemsize * itemsize for run, first, last in spans]
+    found = [(table.run, table.rows(first, last)) for table, first, last in spans if first < last]
+    wanted = [int(rows.tokens.sum(dtype=np.int64)) * itemsize for _, rows in found]
     room = memory.take(sum(wanted))
     parts, start = [], 0
-    for (run, first, last), size in zip(spans, wanted, strict=True):
-        part = _part(plan, run, first, last, split, room[start : start + size])
+    for (run, rows), size in zip(found, wanted, strict=True):
+        part = _part(plan, run, rows, split, room[start : start + size])
         if part is not None:
             part.starts += start
             parts.append(part)
@@ -124,34 +160,28 @@ def _slab(plan: ShardPlan, split: int, spans: list[tuple[Run, int, int]], memory
         yield _merged(parts, room.data, itemsize, is_sorted=plan.is_sorted)
 
 
-def _part(plan: ShardPlan, run: Run, first: int, last: int, split: int, room: NDArray[np.uint8]) -> _Documents | None:
-    """Documents [first, last) of a run that are of a split, their ids read to `room`; None where there are none."""
-    hashes = run.hash[first:last]
-    rows = np.flatnonzero(plan.selection.splits_of(hashes, run.split[first:last]) == split)
+def _part(plan: ShardPlan, run: Run, found: RunRows, split: int, room: NDArray[np.uint8]) -> _Documents | None:
+    """Those documents of a run that are of a split, the ids of all read to `room`; None where there are none."""
+    rows = np.flatnonzero(plan.selection.splits_of(found.hash, found.split) == split)
     if len(rows) == 0:
         return None
-    tokens = run.tokens[first:last].astype(np.int64)
-    starts = (np.cumsum(tokens) - tokens)[rows] * itemsize_of(plan.dtype)
-    part = _Documents(
-        run.keys.slice(first, last - first).take(pa.array(rows)),
-        hashes[rows],
-        tokens[rows],
-        run.xxh3_64[first:last][rows],
-        run.text_bytes[first:last][rows].astype(np.int64),
-        starts,
-    )
+    tokens = found.tokens.astype(np.int64)
+    starts = (np.cumsum(tokens) - tokens) * itemsize_of(plan.dtype)
+    part = _Documents(found.keys, found.hash, tokens, found.xxh3_64, found.text_bytes.astype(np.int64), starts)
+    if len(rows) < len(tokens):
+        part = part.take(rows)
     if run.info.dtype == plan.dtype:
-        run.read(first, room.data)
+        run.read(int(found.offset[0]), room.data)
     else:
-        part.digests = _converted(run, first, plan.dtype, part, room)
+        part.digests = _converted(run, int(found.offset[0]), plan.dtype, part, room)
     return part
 
 
-def _converted(run: Run, first: int, dtype: str, part: _Documents, room: NDArray[np.uint8]) -> UInt64Array:
-    """Fill `room` with the ids of a run in another type; the digests of its documents in that."""
+def _converted(run: Run, start: int, dtype: str, part: _Documents, room: NDArray[np.uint8]) -> UInt64Array:
+    """Fill `room` with the ids of a run from byte `start` on in another type; the digests of its documents in that."""
     target = room.view(DTYPES[dtype])
     ids = np.empty(len(target), DTYPES[run.info.dtype])
-    run.read(first, bytes_of(ids))
+    run.read(start, bytes_of(ids))
     check_ids(int(ids.min(initial=0)), int(ids.max(initial=0)), dtype)
     np.copyto(target, ids, casting="unsafe")
     return digests_of(cut(room.data, part.starts, part.tokens * target.itemsize))
@@ -168,31 +198,22 @@ def _merged(parts: list[_Documents], data: memoryview, itemsize: int, *, is_sort
         order = sorted_order(np.concatenate([part.hashes for part in parts]), keys)
         keys = keys.take(pa.array(order))
         tokens, digests, text_bytes, starts = (column[order] for column in (tokens, digests, text_bytes, starts))
-    sizes = tokens * itemsize
-    pieces = [b"".join(cut(data, starts[a:b], sizes[a:b])) for a, b in pairwise(piece_bounds(sizes))]
-    return Slab(keys, tokens, digests, text_bytes, pieces)
+    return Slab(keys, tokens, digests, text_bytes, data, starts, tokens * itemsize)
 
 
-def joined(one: Slab, two: Slab) -> Slab:
-    """Two slabs as one."""
-    return Slab(
-        pa.concat_arrays([one.keys, two.keys]),
-        np.concatenate([one.tokens, two.tokens]),
-        np.concatenate([one.digests, two.digests]),
-        np.concatenate([one.text_bytes, two.text_bytes]),
-        [*one.data, *two.data],
+def joined(slabs: Sequence[Slab]) -> Slab:
+    """Some slabs as one that stays valid."""
+    tokens, digests, text_bytes, sizes = (
+        np.concatenate([getattr(slab, name) for slab in slabs]) for name in ("tokens", "digests", "text_bytes", "sizes")
     )
+    data = memoryview(b"".join(piece for slab in slabs for piece in slab.pieces()))
+    keys = pa.concat_arrays([slab.keys for slab in slabs])
+    return Slab(keys, tokens, digests, text_bytes, data, np.cumsum(sizes) - sizes, sizes)
 
 
 def sliced(slab: Slab, first: int, last: int) -> Slab:
     """Documents [first, last) of a slab."""
-    data = memoryview(b"".join(slab.data))
-    ends = np.append(0, np.cumsum(slab.tokens))
-    itemsize = len(data) // max(int(ends[-1]), 1)
-    return Slab(
-        slab.keys.slice(first, last - first),
-        slab.tokens[first:last],
-        slab.digests[first:last],
-        slab.text_bytes[first:last],
-        [data[int(ends[first]) * itemsize : int(ends[last]) * itemsize]],
-    )
+    rows = slice(first, last)
+    keys = slab.keys.slice(first, last - first)
+    columns = (slab.tokens[rows], slab.digests[rows], slab.text_bytes[rows])
+    return Slab(keys, *columns, slab.data, slab.starts[rows], slab.sizes[rows])

@@ -1,6 +1,6 @@
 """Stage 1: workers read tasks, tokenize and write sorted runs; a receipt a task. Killed, it goes on from its receipts.
 
-Memory of a worker: one batch of about 1 MiB of text, and one run of about `RUN_BYTES` ids, held once.
+Memory of a worker: one batch of about 1 MiB of text, and one run of about `run_bytes` ids, held once.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ if TYPE_CHECKING:
 
 SCHEMA = "shardtool/token-part/1"
 RUN_TASK = "shardtool.tokens.stage:run_task"
-RUN_BYTES = 96 << 20
+RUNS = 256  # wanted of a source, at most: the fewer, the more of each is read at a time when they are merged
+LEAST_RUN_BYTES, MOST_RUN_BYTES = 32 << 20, 96 << 20  # of ids
 RUN_DOCUMENTS = 1 << 20
-BATCH_BYTES = 16 << 20  # of ids that a run may go beyond `RUN_BYTES` and stay in the memory set apart for it
+BATCH_BYTES = 16 << 20  # of ids that a run may go beyond `run_bytes` and stay in the memory set apart for it
 PIECE = b"+"  # between the key of a long document and the number of its piece
 
 
@@ -55,7 +56,7 @@ class StageJob:
     splits: bool  # keys are hashed for splits or duplicates, too
     on_error: str
     durable: bool
-    run_bytes: int = RUN_BYTES
+    run_bytes: int = LEAST_RUN_BYTES
 
     def settings(self) -> list[Any]:
         """What of the job can change a run."""
@@ -97,6 +98,11 @@ def run_stage(job: StageJob, tasks: Sequence[Task], pool: WorkerPool, say: Say) 
             done[task.number] = receipt
             progress.advance(1, task_bytes(task), 0)
     return [done[task.number] for task in tasks]
+
+
+def run_bytes(source_bytes: int) -> int:
+    """Bytes of ids after which a run is written, by the size of all sources together."""
+    return min(max(source_bytes // RUNS, LEAST_RUN_BYTES), MOST_RUN_BYTES)
 
 
 def task_bytes(task: Task) -> int:
@@ -149,7 +155,7 @@ def run_task(job: StageJob, task: Task) -> PartReceipt:
 @cache
 def _id_buffer() -> IdBuffer:
     """That of this process, which does one task at a time."""
-    return IdBuffer(RUN_BYTES + BATCH_BYTES)
+    return IdBuffer(MOST_RUN_BYTES + BATCH_BYTES)
 
 
 class _Work:
