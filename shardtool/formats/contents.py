@@ -84,8 +84,7 @@ class ContentCheck:
         )
         kind = KIND_WORDS[self._by_code[self._codes[part]]]
         raise UsageProblem(
-            f"{key}.{name} is not {kind}, as other parts called {name} are taken to be:"
-            f" it begins with {begin!r}",
+            f"{key}.{name} is not {kind}, as other parts called {name} are taken to be: it begins with {begin!r}",
             hint=f"--schema {name}=binary packs {name} as bytes; with --overwrite, or to a new folder",
             where={"key": key, "part": name},
         )

@@ -245,7 +245,7 @@ class RunRows:
     tokens: NDArray[np.uint32]
     offset: UInt64Array
     xxh3_64: UInt64Array
-    text_bytes: NDArray[np.uint32]
+    text_bytes: UInt64Array
 
     def copy(self) -> RunRows:
         """The same in memory of their own."""
