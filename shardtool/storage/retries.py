@@ -5,13 +5,19 @@ from __future__ import annotations
 import sys
 
 _RETRY = "shardtool.storage.s3.retry"
-_told = 0
+_told = _noted = 0
+
+
+def note_retries(count: int) -> None:
+    """Requests that another process sent again for this one."""
+    global _noted
+    _noted += count
 
 
 def new_retries() -> int:
-    """Requests sent again since the last call, in this process; 0 where no store was spoken to."""
+    """Requests sent again since the last call, here or as noted; 0 where no store was spoken to."""
     global _told
     module = sys.modules.get(_RETRY)  # not imported: local work stays light
-    total = sum(module.retries_so_far().values()) if module else 0
+    total = _noted + (sum(module.retries_so_far().values()) if module else 0)
     _told, new = total, total - _told
     return new

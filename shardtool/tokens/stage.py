@@ -18,6 +18,7 @@ import xxhash
 from shardtool.errors import SampleTooLarge, SourceError, UsageProblem
 from shardtool.formats.bin_index import MAX_SEQUENCE_TOKENS, check_ids
 from shardtool.storage.local import put_file, sweep_temps
+from shardtool.storage.retries import new_retries, note_retries
 from shardtool.tokens.documents import Batch, read_documents
 from shardtool.tokens.runs import FOLDER, IdBuffer, RunBuilder, RunInfo, run_paths
 from shardtool.tokens.tokenizer import encode, framed
@@ -76,6 +77,7 @@ class PartReceipt:
     pieces: int = 0  # more sequences than documents, as long ones were cut
     ignored: dict[str, int] = field(default_factory=dict)
     failed: tuple[tuple[str, str], ...] = ()
+    retries: int = 0  # requests to a store that were sent again meanwhile; not stored
 
 
 def _receipt_path(task: int) -> str:
@@ -96,6 +98,7 @@ def run_stage(job: StageJob, tasks: Sequence[Task], pool: WorkerPool, say: Say) 
     with say.progress(len(todo), num_bytes, 0) as progress:
         for task, receipt in pool.run(RUN_TASK, todo, context=job, describe=lambda t: t.files[0].full_path):
             done[task.number] = receipt
+            note_retries(receipt.retries)
             progress.advance(1, task_bytes(task), 0)
     return [done[task.number] for task in tasks]
 
@@ -147,9 +150,10 @@ def run_task(job: StageJob, task: Task) -> PartReceipt:
         work.take(batch)
     receipt = work.finish()
     document = {"schema": SCHEMA, **asdict(receipt)}
+    del document["retries"]
     data = json.dumps(document).encode()
     put_file(job.work, _receipt_path(task.number), data, tag=tag, durable=job.durable)
-    return receipt
+    return replace(receipt, retries=new_retries())
 
 
 @cache

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tarfile
@@ -249,6 +250,8 @@ def test_faults_on_the_wire_change_nothing(proxy: FaultProxy, seaweedfs_bucket: 
     run = start("pack", seaweedfs_bucket.url("text"), tmp_path / "b", *BIN, "--workers", "2")
     code, err = run.end()
     assert code == 0, err
+    (told,) = re.findall(r"retry +([0-9]+) requests had to be sent again", err)
+    assert int(told) > sum(seen.fault == "status" for seen in proxy.requests) > 5, "of the workers, too"
     assert load_manifest(os.fspath(tmp_path / "b")).dataset_id == wanted.json["dataset_id"]
     assert proxy.faults() > 15
 
