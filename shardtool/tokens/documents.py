@@ -128,7 +128,7 @@ def _lines(file: InputFile, span: tuple[int, int], name: str, *, wants_ids: bool
 
 def _from(file: InputFile, start: int, stop: int) -> AbstractContextManager[IO[bytes]]:
     """The bytes of a file, decompressed; of a slice of it from the byte before it on, which tells where lines end."""
-    return opened(file, start - 1, stop) if start else decompressed(file) if stop < 0 else opened(file, 0, stop)
+    return decompressed(file) if file.compression else opened(file, max(start - 1, 0), stop)
 
 
 def _row(key: bytes, line: bytes, name: str, *, wants_ids: bool) -> Found:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from shardtool.storage.base import Place
 
 HELD_BYTES = 16 << 20  # of small objects on their way or waiting
-REQUESTS = 32  # for small objects, a process
 COLUMN_BYTES = 8 << 20  # of a column of Parquet, a request
 BUFFER_BYTES = 128 << 10  # between windows and whoever reads lines
 DAMAGE = (OSError, EOFError, zlib.error, zstandard.ZstdError, pa.ArrowException)
@@ -196,6 +195,7 @@ def _files(files: Iterable[InputFile]) -> Iterator[tuple[InputFile, bytes]]:
 
 
 def _objects(files: Sequence[InputFile]) -> Iterator[tuple[InputFile, bytes]]:
+    from shardtool.sources.s3_reader import REQUESTS
     from shardtool.storage.s3.address import split_url
     from shardtool.storage.s3.client import client_for
     from shardtool.storage.s3.many import Get, get_many

@@ -147,7 +147,10 @@ def _is_dataset(source: str) -> bool:
     if not is_remote(source):
         return all(os.path.exists(os.path.join(source, name)) for name in (MANIFEST, HIDDEN))
     place = open_place(source)
-    return exists(place, MANIFEST) and next(iter(place.list(f"{HIDDEN}/")), None) is not None
+    try:
+        return exists(place, MANIFEST) and next(iter(place.list(f"{HIDDEN}/")), None) is not None
+    except PermissionError:
+        return False  # the listing will tell
 
 
 def _one_file(source: str) -> InputFile | None:

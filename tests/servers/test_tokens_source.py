@@ -22,7 +22,7 @@ from fault_proxy import Fault, FaultProxy
 from groups import start, until
 from helpers import make_tree, run_cli
 from snapshots import files_below
-from store import contents
+from store import contents, files_of, uploads
 
 from shardtool.manifest import load_manifest
 from shardtool.tokens import documents, files, inputs
@@ -121,10 +121,6 @@ def id_corpus() -> dict[str, bytes]:
 def data_set(found: dict[str, bytes]) -> dict[str, bytes]:
     """The files of a data set whose bytes do not depend on where the source lay."""
     return {path: data for path, data in found.items() if not path.endswith(NAMES_SOURCES)}
-
-
-def files_of(out: Path) -> dict[str, bytes]:
-    return {os.fspath(path.relative_to(out)): path.read_bytes() for path in files_below(out)}
 
 
 @pytest.fixture(params=["large", "small"])
@@ -356,27 +352,31 @@ def test_a_store_that_keeps_failing_ends_the_run_with_code_8_and_the_rerun_goes_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("requests", [6, 20, 45])
+@pytest.mark.parametrize("requests", [6, 20, 45, 60])
+@pytest.mark.parametrize("place", ["folder", "bucket"])
 def test_a_killed_run_goes_on_to_the_same_pairs(
-    seaweedfs_bucket: Bucket, tmp_path: Path, requests: int, monkeypatch: pytest.MonkeyPatch
+    seaweedfs_bucket: Bucket, tmp_path: Path, place: str, requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = {**corpus(), **{f"l/{number}.jsonl": jsonl(words(random.Random(number), 200)) for number in range(40)}}
     fill(seaweedfs_bucket, tree)
     assert run_cli("pack", make_tree(tmp_path / "text", tree), tmp_path / "a", *BIN).code == 0
+    out = os.fspath(tmp_path / "b") if place == "folder" else seaweedfs_bucket.url("out")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     with FaultProxy(seaweedfs_bucket.server.endpoint) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         monkeypatch.setenv("TMPDIR", os.fspath(temporary))
-        run = start("pack", seaweedfs_bucket.url("text"), tmp_path / "b", *BIN, "--workers", "2")
+        run = start("pack", seaweedfs_bucket.url("text"), out, *BIN, "--workers", "2")
         until(lambda: run.is_over or len(proxy.requests) >= requests)
         run.signal(signal.SIGKILL, group=True)
         run.end()
     monkeypatch.setenv("AWS_ENDPOINT_URL", seaweedfs_bucket.server.endpoint)
     assert not [path for path in files_below(temporary) if path.stat().st_size > 0], "copies have no name"
-    ran = run_cli("pack", seaweedfs_bucket.url("text"), tmp_path / "b", *BIN)
+    ran = run_cli("pack", seaweedfs_bucket.url("text"), out, *BIN)
     assert ran.code == 0, ran.err
-    assert data_set(files_of(tmp_path / "b")) == data_set(files_of(tmp_path / "a"))
+    found = files_of(tmp_path / "b") if place == "folder" else contents(seaweedfs_bucket, "out/")
+    assert data_set(found) == data_set(files_of(tmp_path / "a"))
+    assert uploads(seaweedfs_bucket) == []
 
 
 def test_a_finished_data_set_is_compared_by_etag(bucket: Bucket, tmp_path: Path) -> None:
