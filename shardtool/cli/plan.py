@@ -96,6 +96,7 @@ def show_plan(
         return show_token_plan(output, sources, out, chosen, write=write)
     from shardtool.executors.local import PRELOAD, workers_for
     from shardtool.packing.destination import state_of
+    from shardtool.packing.packed_source import refuse_datasets
     from shardtool.packing.prepare import prepare
     from shardtool.planning.plan_file import plan_identity
     from shardtool.report.plan import plan_document, plan_text
@@ -105,6 +106,7 @@ def show_plan(
     check_overlap(sources, out)
     state = state_of(out)
     decided = plan_options(sources, chosen)
+    refuse_datasets(sources, out, decided)
     workers = workers_for(chosen["workers"])
     with WorkerPool(workers, preload=PRELOAD) as pool:
         prepared = prepare(

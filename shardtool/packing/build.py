@@ -33,6 +33,7 @@ from shardtool.packing.destination import (
     state_of,
 )
 from shardtool.packing.pack import job_for
+from shardtool.packing.packed_source import refuse_datasets
 from shardtool.packing.prepare import prepare
 from shardtool.packing.receipts import drop_receipts, fold_receipts, has_loose, read_receipts, valid_receipts
 from shardtool.planning.plan import PlanOptions
@@ -235,6 +236,7 @@ def _settle_plan(request: PackRequest, state: str, pool: WorkerPool | None, say:
 
 
 def _prepare(request: PackRequest, pool: WorkerPool | None) -> Prepared:
+    refuse_datasets(request.sources, request.out, request.options)
     prepared = prepare(
         request.sources,
         request.options,

@@ -14,6 +14,7 @@ from shardtool.grouping.required import apply_required
 from shardtool.grouping.twins import twin_names
 from shardtool.keys import parse_rule
 from shardtool.model import Tally
+from shardtool.packing.packed_source import shards_noticed
 from shardtool.planning.compress_choice import FRAMED, choose
 from shardtool.planning.plan import format_for, make_plan
 from shardtool.planning.plan_file import Ledger
@@ -161,6 +162,8 @@ def group_scanned(
     samples = grouping.samples if origin is None else with_origin(grouping.samples, origin)
     twins = twin_names(samples, options.seed)
     problems = [*scanned.problems, *grouping.problems, *([twins] if twins else [])]
+    if origin is None and options.group_by != "file":
+        problems += shards_noticed(scanned, samples)
     label_column = options.label_from.removeprefix(COLUMN) if options.label_from.startswith(COLUMN) else ""
     if options.join:
         joined = join(
@@ -259,7 +262,8 @@ def _losses(scanned: ScanResult) -> list[str]:
 def problem_texts(problems: tuple[Problem, ...]) -> list[str]:
     """What a scan has to say and packing goes on."""
     return [
-        f"{problem.message}: {', '.join(problem.examples)}" if problem.examples else problem.message
+        (f"{problem.message}: {', '.join(problem.examples)}" if problem.examples else problem.message)
+        + (f"; {problem.hint}" if problem.hint else "")
         for problem in problems
         if not problem.is_fatal
     ]
