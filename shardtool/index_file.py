@@ -20,6 +20,7 @@ from shardtool import columns
 from shardtool.errors import CorruptShard
 from shardtool.formats import BYTES, CELLS
 from shardtool.hashing import BLOCK_BYTES
+from shardtool.storage.regular import special_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,7 +199,7 @@ def open_index(path: str) -> ShardIndex:
     Raises:
         CorruptShard: it is gone, not an index, or cut short.
     """
-    with _as_corrupt(path), pa.memory_map(os.fsencode(path)) as source:
+    with _as_corrupt(path), _mapped(path) as source:
         return _decode(source)
 
 
@@ -214,6 +215,12 @@ def decode_index(data: Any, path: str) -> ShardIndex:
     """
     with _as_corrupt(path), pa.BufferReader(data) as source:
         return _decode(source)
+
+
+def _mapped(path: str) -> Any:
+    if kind := special_kind(os.stat(path).st_mode):
+        raise ValueError(f"it is {kind}, not a file")
+    return pa.memory_map(os.fsencode(path))
 
 
 def _decode(source: Any) -> ShardIndex:
@@ -252,7 +259,7 @@ def read_index_meta(path: str) -> dict[str, Any]:
         CorruptShard: it is gone, not an index, or cut short.
     """
     try:
-        with pa.memory_map(os.fsencode(path)) as source:
+        with _mapped(path) as source:
             return _checked_meta(json.loads(pa.ipc.open_file(source).schema.metadata[_META]))
     except (pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
         raise _no_index(path, error) from error

@@ -24,6 +24,7 @@ from shardtool.model import ShardRows
 from shardtool.names import DATA, SPLIT_ALIASES, expand_braces
 from shardtool.storage import is_remote, open_place
 from shardtool.storage.files import exists, local_copy, split_file
+from shardtool.storage.regular import opener, refuse_special
 from shardtool.units import plural
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def read_bare(path: str, shown: str = "") -> BareShard:
         CorruptShard, FormatError: damage, or a member that is not supported, by name.
         UnknownFormat: compressed, or no tar at all.
     """
-    with local_copy(path) as copy, open(copy, "rb") as file:
+    with local_copy(path) as copy, open(copy, "rb", opener=opener) as file:
         return bare_of(file, shown or path)
 
 
@@ -191,6 +192,7 @@ def find_shards(places: Sequence[str]) -> list[str]:
 
     Raises:
         SourceNotFound: a place that holds no shard.
+        SourceError: one that is a FIFO or a device.
     """
     found: dict[str, None] = {}
     for place in places:
@@ -223,10 +225,9 @@ def _shards_at(place: str) -> list[str]:
         top = os.path.join(place, DATA)
         inner = _tars_below(top) if os.path.isdir(top) else []
         return inner or sorted(_tars_in(place), key=natural)
-    if os.path.lexists(place):
-        return [place]
-    paths = expand_braces(place)
-    if len(paths) > 1:
+    paths = [place] if os.path.lexists(place) else expand_braces(place)
+    if len(paths) > 1 or os.path.lexists(place):
+        refuse_special(paths)
         return paths
     return (
         sorted((path for path in glob.glob(place) if os.path.isfile(path)), key=natural) if _GLOB.search(place) else []

@@ -16,6 +16,7 @@ from shardtool.errors import CorruptShard, UnknownFormat
 from shardtool.formats.frames import frames_of_file
 from shardtool.indexing.bare_shards import read_bare
 from shardtool.storage.files import local_copy, open_stream
+from shardtool.storage.regular import opener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ def raw_copy(path: str, shown: str) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="shardtool-") as folder:
         raw = os.path.join(folder, "raw.tar")
-        with open(path, "rb") as source, open(raw, "wb") as target:
+        with open(path, "rb", opener=opener) as source, open(raw, "wb") as target:
             frames = list(_decompress(source, target, shown))
         table = _table(path)
         if table is not None and not _agrees(table, frames):
@@ -83,7 +84,7 @@ def frames_of(path: str, shown: str) -> Frames | None:
 
 def is_zstd(path: str) -> bool:
     """Whether a file begins with a frame of zstd."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=opener) as file:
         head = file.read(4)
     return head == zstandard.FRAME_HEADER or head in _SKIPPABLE
 

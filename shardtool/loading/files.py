@@ -17,6 +17,7 @@ import numpy as np
 
 from shardtool.errors import UsageProblem
 from shardtool.loading.maps import check_maps, map_file, map_limit
+from shardtool.storage.regular import open_regular
 from shardtool.units import format_bytes
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self.fd = -1
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = open_regular(path)
 
     def __del__(self) -> None:
         if self.fd >= 0:

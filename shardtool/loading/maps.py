@@ -13,6 +13,7 @@ from functools import cache
 import pyarrow as pa
 
 from shardtool.errors import UsageProblem
+from shardtool.storage.regular import check_regular
 
 __all__ = ["check_maps", "map_file", "map_limit"]
 
@@ -24,8 +25,9 @@ def map_file(path: str) -> memoryview:
     """A read-only view of a whole file, which stays mapped while any view of it is held; b"" of an empty one.
 
     Raises:
-        OSError: the file is gone, or nothing more can be opened (EMFILE) or mapped (no errno).
+        OSError: the file is gone or none, or nothing more can be opened (EMFILE) or mapped (no errno).
     """
+    check_regular(path)
     with pa.memory_map(os.fsencode(path)) as file:
         return memoryview(file.read_buffer()).cast("B")  # Arrow's bytes are signed
 

@@ -6,7 +6,6 @@ plan.json is written last, so that a plan that can be read is whole. Byte layout
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from shardtool.names import HIDDEN
 from shardtool.planning.plan import PlanOptions
 from shardtool.planning.plan_rows import canonical_rows, shard_rows
 from shardtool.storage import open_place
-from shardtool.storage.files import RangedFile
+from shardtool.storage.files import arrow_file
 from shardtool.storage.shard_file import ShardFile, Sink
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def read_rows(out: str, shard: int) -> ShardRows:
     number, place = divmod(shard, SHARDS_A_FILE)
     path = open_place(out).shown(_rows_path(number))
     try:
-        with _open_rows(out, number) as source:
+        with arrow_file(path) as source:
             batch = pa.ipc.open_file(source).get_batch(place)
         batch.validate(full=True)  # or damage becomes a crash
     except (OSError, pa.ArrowInvalid) as error:
@@ -231,13 +230,6 @@ def read_rows(out: str, shard: int) -> ShardRows:
         versions=fields.field("version") if _VERSION.name in names else None,
         offsets=fields.field("offset").to_numpy() if _OFFSET.name in names else None,
     )
-
-
-def _open_rows(out: str, number: int) -> Any:
-    place, name = open_place(out), _rows_path(number)
-    if place.is_local:
-        return pa.memory_map(os.fsencode(place.shown(name)))
-    return pa.PythonFile(RangedFile(place, name), mode="r")
 
 
 def encode_plan(stored: StoredPlan) -> bytes:

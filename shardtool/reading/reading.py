@@ -33,6 +33,7 @@ from shardtool.manifest import MANIFEST, load_manifest
 from shardtool.reading.windows import WINDOW_BYTES, Sample, blocks, windows
 from shardtool.staging.folder import read_staged
 from shardtool.storage import is_remote
+from shardtool.storage.regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -312,7 +313,7 @@ class Dataset:
     def _open_file(self, shard: int) -> int:
         path = self.shard_path(shard)
         try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return open_regular(path)
         except PermissionError as error:
             raise AccessDenied(f"{path} cannot be read: {error.strerror}", where={"path": path}) from error
         except OSError as error:

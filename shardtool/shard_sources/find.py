@@ -18,6 +18,7 @@ from shardtool.names import SPLIT_ALIASES, expand_braces
 from shardtool.planning.plan_file import PLAN_JSON
 from shardtool.reading.reading import Dataset
 from shardtool.storage import is_remote, open_place
+from shardtool.storage.regular import refuse_special
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,6 +67,7 @@ def find_sources(sources: Sequence[str]) -> list[SourceFile]:
 
     Raises:
         SourceNotFound: a source that does not exist or is unfinished, or a folder that holds nothing of the kind.
+        SourceError: one that is a FIFO or a device.
         UsageProblem: a file of a kind that cannot be read.
     """
     found: dict[str, SourceFile] = {}
@@ -94,6 +96,7 @@ def _find(source: str) -> list[SourceFile]:
         paths = [source]
     else:
         paths = _expand(source)
+    refuse_special(paths)
     return [SourceFile(_kind(path), os.path.abspath(path)) for path in paths]
 
 

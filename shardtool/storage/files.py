@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 from shardtool.errors import SourceChanged
 from shardtool.storage import is_remote, open_place
 from shardtool.storage.fetching import Fetcher
+from shardtool.storage.regular import check_regular, opener
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,6 +140,7 @@ def arrow_file(path: str) -> Any:
 
     if is_remote(path):
         return pa.PythonFile(RangedFile(*split_file(path)), mode="r")
+    check_regular(path)
     return pa.memory_map(os.fsencode(path))
 
 
@@ -166,7 +168,7 @@ class LocalStream:
     """A file of the system."""
 
     def __init__(self, path: str) -> None:
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._file = open(path, "rb", buffering=0, opener=opener)  # noqa: SIM115 - closed by `close`
         self._fd = self._file.fileno()
         self.readinto = self._file.readinto
         self.num_bytes = os.fstat(self._fd).st_size

@@ -15,6 +15,7 @@ from shardtool.model import FileRecord
 from shardtool.names import DATA, HIDDEN, INDEX
 from shardtool.storage import is_remote
 from shardtool.storage.base import Stat
+from shardtool.storage.regular import open_regular, opener
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -113,7 +114,7 @@ class LocalPlace:
 
     def read(self, path: str) -> bytes:
         """A whole small file."""
-        with _missing(self.shown(path)), open(self.shown(path), "rb") as file:
+        with _missing(self.shown(path)), open(self.shown(path), "rb", opener=opener) as file:
             return file.read()
 
     def read_into(self, path: str, offset: int, view: memoryview, *, version: str = "") -> int:
@@ -123,7 +124,7 @@ class LocalPlace:
             SourceChanged: the file is not of this `version`.
         """
         with _missing(self.shown(path)):
-            fd = os.open(self.shown(path), os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(self.shown(path))
         try:
             if version and _stat_of(path, os.fstat(fd)).version != version:
                 raise SourceChanged(
