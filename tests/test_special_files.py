@@ -29,7 +29,7 @@ def packed(tmp_path: Path) -> Path:
 
 def run_alone(*args: str | Path) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, which is ended where it hangs."""
-    command = [sys.executable, "-m", "shardtool", *map(os.fspath, args)]
+    command = [sys.executable, "-m", "shardtool", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
 
 
