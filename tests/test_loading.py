@@ -22,9 +22,9 @@ from helpers import make_tree, pack, run_cli
 from shardtool.assignment.assignment import SplitShards
 from shardtool.errors import CorruptShard, FormatError, PlanMismatch, UsageProblem
 from shardtool.loading.ahead import PiecesAhead
+from shardtool.loading.available import available_memory
 from shardtool.loading.cursor import Cursor, start_cursor
 from shardtool.loading.decode import decoder_for, decoders_named
-from shardtool.loading.files import available_memory
 from shardtool.loading.reader import SampleReader, threads_of
 from shardtool.loading.telemetry import Telemetry
 from shardtool.order.order import Order

@@ -16,6 +16,7 @@ from weakref import WeakSet
 import numpy as np
 
 from shardtool.errors import UsageProblem
+from shardtool.loading.available import available_memory
 from shardtool.loading.maps import check_maps, map_file, map_limit
 from shardtool.storage.regular import open_regular
 from shardtool.units import format_bytes
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shardtool.reading.reading import Dataset
-
-__all__ = ["ShardFiles", "available_memory"]
 
 MAX_FILES = 256  # kept open; those opened first go first, which costs no bookkeeping a read
 MAX_VIEWED = 4096  # mapped for views, likewise
@@ -207,33 +206,6 @@ class _File:
     def __del__(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
-
-
-def available_memory() -> int:
-    """Bytes that can be filled before something is swapped or killed: of the machine, or of the container if less."""
-    found = [_meminfo_available(), *_cgroup_limits()]
-    return min(found)
-
-
-def _meminfo_available() -> int:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")  # systems without /proc
-
-
-def _cgroup_limits() -> list[int]:
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path, encoding="ascii") as file:
-                return [int(text) for text in [file.read().strip()] if text.isdigit()]
-        except OSError:
-            continue
-    return []
 
 
 def _check_fits(num_bytes: int, available: int) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 from shardtool.assignment.assignment import choose_order
 from shardtool.errors import UsageProblem
 from shardtool.loading.ahead import LIMIT_BYTES, PiecesAhead
+from shardtool.loading.available import available_memory
 from shardtool.loading.cursor import Cursor
-from shardtool.loading.files import available_memory
 from shardtool.order.deal import Deal
 from shardtool.order.mixed import MixedOrder, dump_mixture, load_mixture
 from shardtool.order.mixture import Mixture, Phase

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from shardtool.errors import FormatError, UsageProblem
-from shardtool.loading.files import available_memory
+from shardtool.loading.available import available_memory
 from shardtool.manifest import MANIFEST
 from shardtool.staging.arriving import CopyOptions, Route
 from shardtool.staging.disk import allocate, check_room, open_part, warning_for
