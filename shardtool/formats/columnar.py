@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardtool.sources.reader import PartReader
 
 FEATURES = {"image": "Image", "audio": "Audio", "video": "Video"}  # kind: its feature of Hugging Face datasets
+CHECKED = ("int64", "string")  # kinds of columns that do not hold just any bytes
 VALUES = {"binary": pa.binary(), "string": pa.string(), "int64": pa.int64()}
 MEDIA = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # as datasets 5.2.0 wants it, or it does not decode
 MAX_CELL_BYTES = (1 << 31) - 1  # offsets of binary are int32, lengths in Parquet uint32 read as int32
@@ -219,12 +220,25 @@ class CellFiller:
             SourceError: a part cannot be read as planned.
             PlanError: a part does not fit its column.
         """
+        keys, filled = self.fill(low, high)
+        return pa.record_batch([keys, *(column.array for column in filled)], schema=self._layout.schema)
+
+    def fill(self, low: int, high: int, lead: int = 0) -> tuple[Any, list[FilledColumn]]:
+        """(keys, columns) of the samples [low, high), their parts read, checked and digested.
+
+        Args:
+            low, high: samples.
+            lead: bytes left free before each cell of a column that may hold anything.
+
+        Raises:
+            SourceError, PlanError: as `batch`.
+        """
         rows, first, last = self._rows, int(self._rows.part_start[low]), int(self._rows.part_start[high])
         codes, owners, sizes = self.codes[first:last], self._owners[first:last] - low, rows.sizes[first:last]
         starts, cells, base = np.zeros(last - first, np.int64), [], 0
-        for code in range(len(self._layout.columns)):
+        for code, column in enumerate(self._layout.columns):
             chosen = np.flatnonzero(codes == code)
-            ends = np.cumsum(sizes[chosen])
+            ends = np.cumsum(sizes[chosen] + (0 if column.kind in CHECKED else lead))
             starts[chosen] = base + ends - sizes[chosen]
             num_bytes = int(ends[-1]) if len(ends) else 0
             cells.append((chosen, base, num_bytes))
@@ -232,17 +246,18 @@ class CellFiller:
         memory = _slab() if base <= SLAB_BYTES else mmap.mmap(-1, base, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if last > first:
             self.digests[first:last] = self._read.fill(first, last, starts.tolist(), memoryview(memory))
-        arrays = [_keys(rows.keys.slice(low, high - low))]
+        keys, filled = _keys(rows.keys.slice(low, high - low)), []
         for column, (chosen, start, num_bytes) in zip(self._layout.columns, cells, strict=True):
             data = pa.py_buffer(memoryview(memory)[start : start + num_bytes])
-            cell = _Cells(column, high - low, owners[chosen], sizes[chosen], data)
+            filled.append(FilledColumn(column, high - low, owners[chosen], sizes[chosen], data))
             try:
-                arrays.append(cell.array())
+                if column.kind in CHECKED:
+                    filled[-1].array  # noqa: B018
             except pa.ArrowInvalid:
-                raise self._unfit(column, first + chosen, cell) from None
-        return pa.record_batch(arrays, schema=self._layout.schema)
+                raise self._unfit(column, first + chosen, filled[-1]) from None
+        return keys, filled
 
-    def _unfit(self, column: Column, parts: Int64Array, cell: _Cells) -> PlanError:
+    def _unfit(self, column: Column, parts: Int64Array, cell: FilledColumn) -> PlanError:
         name = column.name.decode()
         found = cell.misfits()
         key = self._rows.keys[int(self._owners[parts[found[0][0]]])].as_py().decode()
@@ -255,9 +270,9 @@ class CellFiller:
         )
 
 
-@dataclass(frozen=True)
-class _Cells:
-    """The bytes of one column of one group, side by side."""
+@dataclass(frozen=True, eq=False)
+class FilledColumn:
+    """The bytes of one column of one group, side by side, or after what was left free before each."""
 
     column: Column
     num_rows: int
@@ -265,6 +280,7 @@ class _Cells:
     sizes: Int64Array
     data: Any
 
+    @cached_property
     def array(self) -> Any:
         """The Arrow array.
 

@@ -20,6 +20,7 @@ from shardtool.formats import ROWS, Settings, WrittenShard
 from shardtool.formats.cells import UNREADABLE, Cells, RowParts, cells_of, check_size, logical_digest, places_of
 from shardtool.formats.columnar import CellFiller, Layout, cell_bytes, check_cells, group_bounds, row_bytes
 from shardtool.formats.compression import codec_of
+from shardtool.formats.parquet_pages import MAX_PAGE_BYTES, PAGE_VALUES, PageWriter, can_write, pages_of
 from shardtool.storage import is_remote
 from shardtool.storage.files import arrow_file, file_size
 from shardtool.storage.shard_file import Sink
@@ -115,16 +116,15 @@ class ParquetFormat:
 
     def write(self, rows: ShardRows, members: list[bytes], read: PartReader, out: ShardFile) -> WrittenShard:
         """Write a shard, a row group at a time."""
-        layout, filler = self.columns, CellFiller(self.columns, rows, read)
-        bounds = self.bounds(rows)
-        footers: list[Any] = []
-        with (
-            pa.PythonFile(Sink(out), mode="w") as sink,
-            pq.ParquetWriter(sink, layout.schema, metadata_collector=footers, **self._properties()) as writer,
-        ):
+        filler, bounds = CellFiller(self.columns, rows, read), self.bounds(rows)
+        saved = 0
+        if self._has_single_pages(rows, bounds):
+            writer = PageWriter(Sink(out), self._empty)
             for low, high in pairwise(bounds):
-                batch = filler.batch(low, high)
-                writer.write_table(pa.Table.from_batches([batch]), row_group_size=high - low)
+                writer.write(pages_of(self.columns, filler, low, high))
+            writer.close()
+        else:
+            saved = self._write_by_pyarrow(filler, bounds, out)
         groups, group_rows = places_of(bounds)
         is_packed = self.settings.compress != "none"
         return WrittenShard(
@@ -132,9 +132,33 @@ class ParquetFormat:
             group_rows,
             filler.codes.astype(np.int64),
             filler.digests,
-            raw_bytes=out.position + _saved_bytes(footers[0]) if is_packed else 0,
+            raw_bytes=out.position + saved if is_packed else 0,
             raw_xxh3_128=logical_digest(rows, filler.digests) if is_packed else "",
         )
+
+    def _write_by_pyarrow(self, filler: CellFiller, bounds: list[int], out: ShardFile) -> int:
+        """Any shard, three copies of each payload; what compression saved."""
+        footers: list[Any] = []
+        with (
+            pa.PythonFile(Sink(out), mode="w") as sink,
+            pq.ParquetWriter(sink, self.columns.schema, metadata_collector=footers, **self._properties()) as writer,
+        ):
+            for low, high in pairwise(bounds):
+                writer.write_table(pa.Table.from_batches([filler.batch(low, high)]), row_group_size=high - low)
+        return _saved_bytes(footers[0])
+
+    def _has_single_pages(self, rows: ShardRows, bounds: list[int]) -> bool:
+        """Whether each column of each row group is one uncompressed page: then we write the pages."""
+        is_plain = self.settings.compress == "none" and can_write(self._empty)
+        largest = int(row_bytes(rows, self.columns).max())
+        return is_plain and int(np.diff(bounds).max()) <= PAGE_VALUES and largest < MAX_PAGE_BYTES
+
+    @cached_property
+    def _empty(self) -> bytes:
+        """A file of no rows."""
+        sink = pa.BufferOutputStream()
+        pq.ParquetWriter(sink, self.columns.schema, **self._properties()).close()
+        return bytes(sink.getvalue())
 
     def bounds(self, rows: ShardRows) -> list[int]:
         """First samples of the row groups, and the number of samples; follows from names and sizes."""
