@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import mmap
@@ -627,12 +628,36 @@ def test_where_nothing_more_can_be_mapped_the_maps_of_other_data_sets_go(
     assert SampleReader(packed, io="map").read(range(NUM_SAMPLES)) == contents(packed)
 
 
+def waits(fd: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+    raise BlockingIOError(errno.EAGAIN, "it is not in the page cache")
+
+
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="no such call")
 def test_a_range_is_hinted_in_steps_that_linux_does_not_cut_off(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _fd, offset, size, _advice: told.append((offset, size)))
+    monkeypatch.setattr(os, "preadv", waits)
     SampleReader(packed)._files.will_need(0, 1000, 300_000)
     assert told == [(1000, 131_072), (132_072, 131_072), (263_144, 37_856)]
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="no such reads")
+def test_what_is_in_the_page_cache_is_not_hinted(packed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, told, asked = SampleReader(packed), [], []
+
+    def preadv(fd: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+        asked.append((offset, flags))
+        return waits(fd, buffers, offset, flags) if offset in missing else 1
+
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, offset, size, _advice: told.append((offset, size)))
+    monkeypatch.setattr(os, "preadv", preadv)
+    missing: set[int] = set()
+    reader._files.will_need(0, 1000, 500)
+    assert (asked, told) == ([(place, os.RWF_NOWAIT) for place in (1000, 1250, 1499)], [])
+    for place in (1000, 1250, 1499):
+        missing = {place}
+        reader._files.will_need(0, 1000, 500)
+    assert told == [(1000, 500)] * 3
 
 
 def test_a_process_that_is_forked_while_a_thread_reads_does_not_wait_for_it(packed: str) -> None:

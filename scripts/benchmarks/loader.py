@@ -3,7 +3,8 @@
 The reader under ShardStream and ShardDataset, driven batch after batch, against webdataset on the same tar shards, the
 loose files in random order, and a bare sequential read of the shards; warm, and cold where the cache can be dropped.
 Beside it the same reader with a `transform` that uses each sample once it was read, as the loop over webdataset does,
-and with `io="map"`, whose views nobody copies; and webdataset in lists of a batch, which holds as many bytes as ours.
+and with `io="map"`, whose views nobody copies; webdataset in lists of a batch, which holds as many bytes as ours; and
+bare preads of the parts, shuffled and held a batch at a time: no loader that hands over bytes of a batch can take less.
 Where an environment has torch (`--torch PYTHON`, by default the one of scripts/test-peers), also ShardStream and
 ShardDataset themselves, through ResumableLoader without workers. Where one has mosaicml-streaming (`--mosaic PYTHON`),
 its StreamingDataset in its default shuffle and in order, over MDS shards of the same samples, against webdataset.
@@ -104,6 +105,24 @@ for sample in data:
     size += sum(len(value) for value in sample.values() if isinstance(value, (bytes, str)))
 print(count, size)
 """
+PREADS = """
+import os, random
+from pathlib import Path
+import pyarrow as pa
+places = []
+for shard, index in zip(sorted(Path(path).glob("data/*.tar")), sorted(Path(path).glob("index/*.arrow"))):
+    fd = os.open(shard, os.O_RDONLY)
+    parts = pa.ipc.open_file(pa.memory_map(str(index))).read_all().column("parts").combine_chunks().flatten()
+    offsets, sizes = (parts.field(name).to_pylist() for name in ("offset", "bytes"))
+    places += [(fd, length, offset) for offset, length in zip(offsets, sizes)]
+random.Random(7).shuffle(places)
+from shardtool.loading.memory import reuse_freed_memory
+reuse_freed_memory()
+for first in range(0, len(places), batch):
+    held = [os.pread(*place) for place in places[first : first + batch]]
+    size += sum(map(len, held))
+print(len(places), size)
+"""
 SEQUENTIAL = """
 import os
 from pathlib import Path
@@ -193,6 +212,7 @@ def sides_of(source: Path, packed: Path, one: Path, small: Path, batch: int) -> 
         side("webdataset", WEBDATASET, (packed, small), batch),
         side("webdataset, batches", WEBDATASET_BATCHES, (packed, small), batch),
         side("loose files", LOOSE, (source, one), batch),
+        side("preads, batches", PREADS, (packed, small), batch),
         side("sequential", SEQUENTIAL, (packed, small), batch),
     ]
 

@@ -70,7 +70,7 @@ class PiecesAhead:
 
     def _next_due(self, epochs: Int64Array, lanes: Int64Array) -> int:
         """The position before which none of these lanes is due; 0 where they are not all that are read."""
-        if len(np.unique(lanes)) < self._num_lanes or (epochs != self._epoch).any():
+        if np.count_nonzero(np.bincount(lanes)) < self._num_lanes or (epochs != self._epoch).any():
             return 0
         places = self._order.layout.join(lanes, self._due[lanes])
         return self._epoch * self._order.num_samples + min(int(places.min()), self._order.num_samples)
