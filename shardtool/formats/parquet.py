@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from shardtool.formats import ROWS, Settings, WrittenShard
 from shardtool.formats.cells import UNREADABLE, Cells, RowParts, cells_of, check_size, logical_digest, places_of
 from shardtool.formats.columnar import CellFiller, Layout, cell_bytes, check_cells, group_bounds, row_bytes
 from shardtool.formats.compression import codec_of
-from shardtool.formats.parquet_pages import MAX_PAGE_BYTES, PAGE_VALUES, PageWriter, can_write, pages_of
+from shardtool.formats.parquet_pages import MAX_PAGE_BYTES, PAGE_VALUES, PageWriter, Specimen, pages_of
 from shardtool.storage import is_remote
 from shardtool.storage.files import arrow_file, file_size
 from shardtool.storage.shard_file import Sink
@@ -119,7 +119,7 @@ class ParquetFormat:
         filler, bounds = CellFiller(self.columns, rows, read), self.bounds(rows)
         saved = 0
         if self._has_single_pages(rows, bounds):
-            writer = PageWriter(Sink(out), self._empty)
+            writer = PageWriter(Sink(out), _empty_file(self.settings))
             for low, high in pairwise(bounds):
                 writer.write(pages_of(self.columns, filler, low, high))
             writer.close()
@@ -141,7 +141,9 @@ class ParquetFormat:
         footers: list[Any] = []
         with (
             pa.PythonFile(Sink(out), mode="w") as sink,
-            pq.ParquetWriter(sink, self.columns.schema, metadata_collector=footers, **self._properties()) as writer,
+            pq.ParquetWriter(
+                sink, self.columns.schema, metadata_collector=footers, **_properties(self.settings, self.columns)
+            ) as writer,
         ):
             for low, high in pairwise(bounds):
                 writer.write_table(pa.Table.from_batches([filler.batch(low, high)]), row_group_size=high - low)
@@ -149,16 +151,9 @@ class ParquetFormat:
 
     def _has_single_pages(self, rows: ShardRows, bounds: list[int]) -> bool:
         """Whether each column of each row group is one uncompressed page: then we write the pages."""
-        is_plain = self.settings.compress == "none" and can_write(self._empty)
         largest = int(row_bytes(rows, self.columns).max())
-        return is_plain and int(np.diff(bounds).max()) <= PAGE_VALUES and largest < MAX_PAGE_BYTES
-
-    @cached_property
-    def _empty(self) -> bytes:
-        """A file of no rows."""
-        sink = pa.BufferOutputStream()
-        pq.ParquetWriter(sink, self.columns.schema, **self._properties()).close()
-        return bytes(sink.getvalue())
+        is_single = int(np.diff(bounds).max()) <= PAGE_VALUES and largest < MAX_PAGE_BYTES
+        return is_single and self.settings.compress == "none" and writes_like_pyarrow(self.settings)
 
     def bounds(self, rows: ShardRows) -> list[int]:
         """First samples of the row groups, and the number of samples; follows from names and sizes."""
@@ -172,19 +167,51 @@ class ParquetFormat:
         """
         return ParquetCells(path, self.columns)
 
-    def _properties(self) -> dict[str, Any]:
-        codec, level = codec_of(self.settings.compress)
-        leaves = self.columns.leaves
-        packed = {path for path, kind in leaves if codec != "none" and kind not in UNPACKED}
-        return {
-            "compression": {path: codec if path in packed else "none" for path, _ in leaves},
-            "compression_level": dict.fromkeys(packed, level) or None,
-            "use_dictionary": False,  # files seldom repeat, and zstd sees what does
-            "write_statistics": [path for path, kind in leaves if kind == "int64"],
-            "write_page_index": True,
-            "data_page_size": PAGE_BYTES,
-            "version": "2.6",
-        }
+
+def _properties(settings: Settings, layout: Layout) -> dict[str, Any]:
+    """How pyarrow is to write."""
+    codec, level = codec_of(settings.compress)
+    packed = {path for path, kind in layout.leaves if codec != "none" and kind not in UNPACKED}
+    return {
+        "compression": {path: codec if path in packed else "none" for path, _ in layout.leaves},
+        "compression_level": dict.fromkeys(packed, level) or None,
+        "use_dictionary": False,  # files seldom repeat, and zstd sees what does
+        "write_statistics": [path for path, kind in layout.leaves if kind == "int64"],
+        "write_page_index": True,
+        "data_page_size": PAGE_BYTES,
+        "version": "2.6",
+    }
+
+
+def _file_of(settings: Settings, batches: list[Any]) -> bytes:
+    """What pyarrow makes of record batches."""
+    sink, layout = pa.BufferOutputStream(), Layout.of(settings)
+    with pq.ParquetWriter(sink, layout.schema, **_properties(settings, layout)) as writer:
+        for batch in batches:
+            writer.write_table(pa.Table.from_batches([batch]))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+@cache
+def _empty_file(settings: Settings) -> bytes:
+    """A file of no rows."""
+    return _file_of(settings, [])
+
+
+@cache
+def writes_like_pyarrow(settings: Settings) -> bool:
+    """Whether our pages and footers are those of the pyarrow that is installed, tried with a specimen of two groups."""
+    layout = Layout.of(settings)
+    specimen, sink = Specimen(layout), pa.BufferOutputStream()
+    keys, columns = specimen.fill(0, specimen.num_rows)
+    batch = pa.record_batch([keys, *(column.array for column in columns)], schema=layout.schema)
+    writer = PageWriter(sink, _empty_file(settings))
+    for _ in range(2):
+        writer.write(pages_of(layout, specimen, 0, specimen.num_rows))
+    writer.close()
+    ours: bytes = sink.getvalue().to_pybytes()
+    return ours == _file_of(settings, [batch, batch])
 
 
 def _saved_bytes(footer: Any) -> int:

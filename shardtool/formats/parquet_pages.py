@@ -2,7 +2,8 @@
 
 In row groups of at most PAGE_VALUES samples each column is one page, so that where everything lies follows from names
 and sizes: parts are read to their place in the page. Schema, version and key-value metadata are taken from an empty
-file that pyarrow writes; pyarrow is the oracle of the rest in the tests. Memory: a row group.
+file that pyarrow writes; pyarrow is the oracle of the rest in the tests, and of a specimen in every process, since
+other versions of it write other metadata. Memory: a row group.
 
 Source: apache/parquet-format:src/main/thrift/parquet.thrift, Encodings.md; apache/arrow:cpp/src/arrow/util/
 rle_encoding_internal.h (which runs of levels are packed).
@@ -11,12 +12,13 @@ rle_encoding_internal.h (which runs of levels are packed).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from shardtool.formats.columnar import FEATURES
+from shardtool.formats.columnar import CHECKED, FEATURES, FilledColumn
 from shardtool.formats.scatter import Bytes, copy_runs, windows
 from shardtool.formats.thrift import (
     BINARY,
@@ -37,9 +39,8 @@ from shardtool.formats.thrift import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shardtool.formats.columnar import CellFiller, FilledColumn, Layout
+    from shardtool.formats.columnar import CellFiller, Layout
     from shardtool.model import Int64Array
-    from shardtool.storage.shard_file import Sink
 
 MAGIC = b"PAR1"
 PAGE_VALUES = 1024  # of one column, that pyarrow encodes before it asks whether a page is full
@@ -49,6 +50,16 @@ _NO_GROUPS = b"\x16\x00\x19\x0c"  # fields 3 and 4 of a footer: no rows, an empt
 _PLAIN, _RLE = 0, 3  # encodings
 _INT64, _BYTE_ARRAY = 2, 6  # physical types
 _MAX_PACKED = 63  # groups of eight levels in one run
+
+
+class Out(Protocol):
+    """What takes the bytes of a file in order."""
+
+    def write(self, data: Any) -> int:
+        """Append `data`."""
+
+    def tell(self) -> int:
+        """Bytes so far."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,7 @@ class PageWriter:
         empty: the bytes of a file of the same schema without rows, as pyarrow writes it.
     """
 
-    def __init__(self, sink: Sink, empty: bytes) -> None:
+    def __init__(self, sink: Out, empty: bytes) -> None:
         self._sink, self._groups = sink, list[list[Chunk]]()
         footer = empty[len(MAGIC) : -len(MAGIC) - LENGTH_BYTES]
         self._before, _, self._after = footer.partition(_NO_GROUPS)
@@ -198,9 +209,22 @@ class PageWriter:
         return offset, len(data)
 
 
-def can_write(empty: bytes) -> bool:
-    """Whether the place of the row groups in such a footer is beyond doubt."""
-    return empty.count(_NO_GROUPS) == 1
+class Specimen:
+    """A few samples of the columns of a layout, every second part missing; stands for a `CellFiller`."""
+
+    num_rows = 11
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def fill(self, _low: int, _high: int, lead: int = 0) -> tuple[Any, list[FilledColumn]]:
+        """(keys, columns)."""
+        rows = np.arange(0, self.num_rows, 2)
+        sizes, found = np.ones(len(rows), np.int64), []
+        for column in self._layout.columns:
+            cell = b"7" if column.kind in CHECKED else bytes(lead) + b"7"
+            found.append(FilledColumn(column, self.num_rows, rows, sizes, pa.py_buffer(bytearray(cell * len(rows)))))
+        return pa.array([str(number) for number in range(self.num_rows)]), found
 
 
 def _data_page(num_rows: int) -> bytes:
@@ -268,7 +292,7 @@ def _flush(found: bytearray, packed: bytearray, max_level: int) -> None:
         packed.clear()
 
 
-def pages_of(layout: Layout, filler: CellFiller, low: int, high: int) -> list[Page]:
+def pages_of(layout: Layout, filler: CellFiller | Specimen, low: int, high: int) -> list[Page]:
     """The pages of samples [low, high); valid until those of the next group are made.
 
     Raises:
