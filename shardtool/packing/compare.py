@@ -10,7 +10,7 @@ import numpy as np
 import xxhash
 
 from shardtool import columns
-from shardtool.errors import PlanMismatch, SourceError
+from shardtool.errors import FormatError, PlanMismatch, SourceError
 from shardtool.indexing.cache import read_index
 from shardtool.names import index_path
 from shardtool.planning.plan import DEFAULT_SHARD_BYTES
@@ -118,21 +118,32 @@ def source_differs(out: str, changes: Changes) -> PlanMismatch:
 
 
 def compare_plans(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
-    """What has changed since `stored` was made, by contents where only times differ."""
+    """What has changed since `stored` was made, by contents where only times differ, or where its guards are damaged.
+
+    Raises:
+        FormatError: the stored plan is damaged, and the fresh one is another.
+    """
     if plan_identity(fresh) == stored.plan_id:
         return _compare_guards(out, stored, fresh)
-    return _compare_members(out, stored, fresh)
+    try:
+        return _compare_members(out, stored, fresh)
+    except FormatError as error:
+        raise FormatError(
+            f"{error.message}; and the source is not what it was",
+            hint="write to a new folder, or replace it with --overwrite",
+            where=error.where,
+        ) from error
 
 
 def _compare_guards(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
     changes = Changes()
     for shard in range(len(stored.shards)):
-        old, new = read_rows(out, shard), shard_rows(fresh.samples, fresh.samples_of(shard))
-        rows = _other_guards(old, new)
+        old, new = _rows_or_none(out, shard), shard_rows(fresh.samples, fresh.samples_of(shard))
+        rows = _other_guards(old, new) if old else _parts_of_files(new)
         if len(rows) == 0:
             continue
         members = member_names(new)
-        if old.versions is not None and new.versions is not None:
+        if old and old.versions is not None and new.versions is not None:
             _compare_versions(changes, shard, rows, members, old.versions, new.versions)
             continue
         sources = columns.to_list(new.source)
@@ -147,6 +158,19 @@ def _compare_guards(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
             changes.shards.add(shard)
             _example(changes, os.fsdecode(path))
     return changes
+
+
+def _rows_or_none(out: str, shard: int) -> ShardRows | None:
+    """The stored rows of a shard; None where they are damaged, so that contents must be compared."""
+    try:
+        return read_rows(out, shard)
+    except FormatError:
+        return None
+
+
+def _parts_of_files(rows: ShardRows) -> Any:
+    """int64[m]: parts that no plan holds itself."""
+    return np.flatnonzero([data is None for data in columns.to_list(rows.data)])
 
 
 def _other_guards(old: ShardRows, new: ShardRows) -> Any:

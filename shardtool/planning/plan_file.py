@@ -19,7 +19,7 @@ from shardtool.formats import Settings
 from shardtool.model import ShardRows, ShardSpec
 from shardtool.names import HIDDEN
 from shardtool.planning.plan import PlanOptions
-from shardtool.planning.plan_rows import canonical_rows, shard_rows
+from shardtool.planning.plan_rows import canonical_rows, guarding_rows, shard_rows
 from shardtool.storage import open_place
 from shardtool.storage.files import arrow_file
 from shardtool.storage.shard_file import ShardFile, Sink
@@ -41,6 +41,7 @@ _PART = [
     pa.field("mtime_ns", pa.int64(), nullable=False),
     pa.field("data", pa.binary()),
 ]
+_DIGEST = b"xxh3_64"  # of a batch, in its metadata
 _VERSION, _OFFSET = pa.field("version", pa.binary()), pa.field("offset", pa.int64())
 
 
@@ -146,12 +147,27 @@ def _begin_identity(plan: Plan) -> Any:
     return digest
 
 
-def _hashed(plan: Plan, shards: range, digest: Any) -> Iterator[ShardRows]:
+def _hashed(plan: Plan, shards: range, digest: Any) -> Iterator[tuple[ShardRows, str]]:
+    """(rows of each shard, their digest); `digest` takes in those that make the identity."""
     for shard in shards:
         rows = shard_rows(plan.samples, plan.samples_of(shard))
+        own = xxhash.xxh3_64()
         for chunk in canonical_rows(rows):
             digest.update(chunk)
-        yield rows
+            own.update(chunk)
+        yield rows, _digest_of(rows, own)
+
+
+def _digest_of(rows: ShardRows, canonical: Any = None) -> str:
+    """xxh3_64 over all of `rows`, 16 hex digits; `canonical` has taken in `canonical_rows` where it is given."""
+    if canonical is None:
+        canonical = xxhash.xxh3_64()
+        for chunk in canonical_rows(rows):
+            canonical.update(chunk)
+    for chunk in guarding_rows(rows):
+        canonical.update(chunk)
+    digest: str = canonical.hexdigest()
+    return digest
 
 
 def _rows_path(number: int) -> str:
@@ -174,12 +190,12 @@ def _schema(entries: EntryTable) -> Any:
     )
 
 
-def _write_rows(out: str, number: int, schema: Any, batches: Iterator[ShardRows], *, durable: bool) -> None:
+def _write_rows(out: str, number: int, schema: Any, batches: Iterator[tuple[ShardRows, str]], *, durable: bool) -> None:
     file = ShardFile(out, _rows_path(number), "plan")
     try:
         with pa.PythonFile(Sink(file), mode="w") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for rows in batches:
-                writer.write_batch(_to_batch(rows, schema))
+            for rows, digest in batches:
+                writer.write_batch(_to_batch(rows, schema), custom_metadata={_DIGEST: digest})
         file.publish(durable=durable)
     finally:
         file.abort()
@@ -206,14 +222,21 @@ def read_rows(out: str, shard: int) -> ShardRows:
     path = open_place(out).shown(_rows_path(number))
     try:
         with arrow_file(path) as source:
-            batch = pa.ipc.open_file(source).get_batch(place)
+            batch, meta = pa.ipc.open_file(source).get_batch_with_custom_metadata(place)
         batch.validate(full=True)  # or damage becomes a crash
-    except (OSError, pa.ArrowInvalid) as error:
+        rows = _from_batch(batch)
+        if meta and _DIGEST in meta and meta[_DIGEST].decode("ascii", "replace") != _digest_of(rows):
+            raise ValueError(f"the rows of shard {shard} are not those that were stored")
+    except (OSError, pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(
-            f"the stored plan {path} cannot be read: {error}",
-            hint="run the same command with --overwrite to plan and pack again",
+            f"the stored plan {path} is damaged or gone: {error}",
+            hint=f"shardtool pack SRC {out} --rescan plans again from the source, and keeps the shards that are packed",
             where={"path": path, "shard": shard},
         ) from error
+    return rows
+
+
+def _from_batch(batch: Any) -> ShardRows:
     parts = batch.column("parts")
     fields = parts.values
     labels, names = batch.column("label"), [field.name for field in fields.type]

@@ -87,3 +87,13 @@ def canonical_rows(rows: ShardRows) -> Iterator[bytes | memoryview]:
     yield from columns.canonical(rows.source)
     yield rows.sizes.astype("<i8").tobytes()
     yield from columns.canonical(rows.data)
+
+
+def guarding_rows(rows: ShardRows) -> Iterator[bytes | memoryview]:
+    """What `canonical_rows` leaves out: roots, guards and offsets, as bytes."""
+    yield rows.roots.astype("<u4").tobytes()
+    yield rows.mtimes_ns.astype("<i8").tobytes()
+    if rows.versions is not None:
+        yield from columns.canonical(rows.versions)
+    if rows.offsets is not None:
+        yield rows.offsets.astype("<i8").tobytes()
