@@ -229,7 +229,7 @@ def read_rows(out: str, shard: int) -> ShardRows:
             raise ValueError(f"the rows of shard {shard} are not those that were stored")
     except (OSError, pa.ArrowException, AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(
-            f"the stored plan {path} is damaged or gone: {error}",
+            f"the stored plan {path} cannot be read: {error}",
             hint=f"shardtool pack SRC {out} --rescan plans again from the source, and keeps the shards that are packed",
             where={"path": path, "shard": shard},
         ) from error
