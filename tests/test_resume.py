@@ -164,8 +164,8 @@ def test_lost_plan_rows_are_named(tree: Path, out: Path) -> None:
     (out / ".shardtool" / "plan" / "000.arrow").unlink()
     with pytest.raises(FormatError, match=r"stored plan .*000.arrow cannot be read") as caught:
         pack(tree, out, shards=NUM_SHARDS)
-    assert "--overwrite" in caught.value.hint
-    pack(tree, out, shards=NUM_SHARDS, overwrite=True)
+    assert "--rescan" in caught.value.hint
+    assert pack(tree, out, shards=NUM_SHARDS, rescan=True).num_resumed > 0
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"schema": "shardtool/plan-file/99"}', b"[1]"])

@@ -1,10 +1,11 @@
-"""A bare shard that is compressed with zstd, by us or by any tool: its raw form in a temporary file, its frames.
+"""A bare shard that is compressed with zstd, by us or by any tool: its headers in a temporary file, its frames.
 
-A path flows in; a path of a plain tar flows out, and the table of frames where samples can be reached by it.
+A path flows in; a path of a sparse tar flows out, and the table of frames where samples can be reached by it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from contextlib import contextmanager
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
-from shardtool.errors import CorruptShard, UnknownFormat
+from shardtool.errors import CorruptShard, NoSpace, UnknownFormat
 from shardtool.formats.frames import frames_of_file
 from shardtool.indexing.bare_shards import read_bare
+from shardtool.indexing.headers_only import HeadersOnly
 from shardtool.storage.files import local_copy, open_stream
 from shardtool.storage.regular import opener
 
@@ -43,7 +45,10 @@ def read_shard(path: str) -> BareShard:
 def raw_copy(path: str, shown: str) -> Iterator[str]:
     """The path of the plain tar: `path` itself, or of what it decompresses to, which goes at the end.
 
+    The latter holds headers and small parts alone, see `HeadersOnly`: a few KiB of temporary space a member.
+
     Raises:
+        NoSpace: the temporary folder is full.
         CorruptShard: a frame is damaged, the last one is cut short, or the seek table tells of others.
     """
     if not is_zstd(path):
@@ -51,8 +56,10 @@ def raw_copy(path: str, shown: str) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="shardtool-") as folder:
         raw = os.path.join(folder, "raw.tar")
-        with open(path, "rb", opener=opener) as source, open(raw, "wb") as target:
+        with open(path, "rb", opener=opener) as source, open(raw, "wb") as file, _space_errors(folder, shown):
+            target = HeadersOnly(file)
             frames = list(_decompress(source, target, shown))
+            target.finish()
         table = _table(path)
         if table is not None and not _agrees(table, frames):
             raise CorruptShard(
@@ -61,6 +68,21 @@ def raw_copy(path: str, shown: str) -> Iterator[str]:
                 where={"path": shown, "offset": table.offsets[-1]},
             )
         yield raw
+
+
+@contextmanager
+def _space_errors(folder: str, shown: str) -> Iterator[None]:
+    """Say of which place there was too little, and for what."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise NoSpace(
+            f"{os.path.dirname(folder)} has no room for the headers of {shown}: {error.strerror}",
+            hint="name a folder with more room: TMPDIR=/scratch shardtool ...",
+            where={"path": os.path.dirname(folder)},
+        ) from error
 
 
 def frames_of(path: str, shown: str) -> Frames | None:
@@ -94,7 +116,7 @@ def _table(path: str) -> Frames | None:
         return frames_of_file(file.num_bytes, file.pread)
 
 
-def _decompress(source: BinaryIO, target: BinaryIO, shown: str) -> Iterator[tuple[int, int]]:
+def _decompress(source: BinaryIO, target: HeadersOnly, shown: str) -> Iterator[tuple[int, int]]:
     """(first byte, raw bytes) of each frame that holds any, written to `target` on the way."""
     place, begin, raw_bytes = 0, 0, 0
     frame = zstandard.ZstdDecompressor().decompressobj()

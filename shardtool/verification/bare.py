@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from shardtool.errors import FormatError
+from shardtool.errors import FormatError, NoSpace
 from shardtool.indexing.bare_shards import find_shards
 from shardtool.indexing.raw_copy import read_shard
 from shardtool.storage.files import file_size
@@ -86,6 +86,8 @@ def check_bare(paths: list[str], shard: int) -> BareReport:
         offset = error.where.get("offset")
         report.faults.append(Fault("structure", error.message, path, shard, offset, _bytes(error.where.get("key"))))
         return report
+    except NoSpace:
+        raise  # not of the shard, but of the temporary folder
     except FileNotFoundError:
         report.faults.append(Fault("missing", f"{path}: is missing", path, shard))
         return report
