@@ -4,6 +4,7 @@
     loader = grain.DataLoader(data_source=source, sampler=ShardSampler(source, seed=7),
                               shard_options=grain.sharding.ShardOptions(rank, world_size))
     dataset = ordered(source, seed=7).repeat()[rank::world_size].batch(16)
+    dataset = mixed([source, other], weights=(3, 1), seed=7)    likewise, of several data sets
 
 Grain's index is the position in the global stream, so what it saves is one integer that any world size can go on from.
 Positions are dealt to ranks by number, position % world_size. Needs `pip install 'shardtool[grain]'`.
@@ -23,16 +24,19 @@ import numpy as np
 
 from shardtool.assignment.assignment import choose_order
 from shardtool.errors import UsageProblem
+from shardtool.loading.mixed import MixedReader, mixed_order, natural_weights
 from shardtool.loading.reader import SampleReader
+from shardtool.order.mixture import whole_weights
 from shardtool.order.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from shardtool.model import Int64Array
+    from shardtool.order.mixed import MixedOrder
     from shardtool.order.params import Mode, OrderParams
 
-__all__ = ["OrderedMapDataset", "ShardSampler", "ShardSource", "ordered"]
+__all__ = ["MixedSource", "OrderedMapDataset", "ShardSampler", "ShardSource", "mixed", "ordered"]
 
 BLOCK = 1 << 12  # positions located at a time
 
@@ -81,10 +85,30 @@ class ShardSource:
         return f"ShardSource(dataset_id={self.reader.dataset_id!r}, split={self.reader.shards.name!r})"
 
 
+class MixedSource:
+    """Several sources as one: the samples of the first, then those of the second, and so on. `mixed` makes one."""
+
+    def __init__(self, sources: Sequence[ShardSource]) -> None:
+        self.reader, self._sources = MixedReader([source.reader for source in sources]), tuple(sources)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, number: SupportsIndex) -> Any:
+        return self.reader.read([number.__index__()])[0]
+
+    def _getitems(self, numbers: Sequence[int]) -> list[Any]:
+        """What Grain calls for a batch."""
+        return self.reader.read(numbers)
+
+    def __repr__(self) -> str:
+        return f"MixedSource({list(self._sources)!r})"
+
+
 class _Numbers:
     """Sample numbers by position of the stream, a block at a time."""
 
-    def __init__(self, source: ShardSource, order: Order) -> None:
+    def __init__(self, source: ShardSource | MixedSource, order: Order | MixedOrder) -> None:
         self._source, self._order = source, order
         self._known = -1, np.empty(0, np.int64)
 
@@ -146,9 +170,12 @@ class ShardSampler:
 
 
 class OrderedMapDataset(grain.MapDataset[Any]):
-    """Samples by position; an index beyond the length is the next epoch, in its own order. `ordered` makes one."""
+    """Samples by position; an index beyond the length is the next epoch, in its own order.
 
-    def __init__(self, source: ShardSource, order: Order) -> None:
+    `ordered` makes one, and `mixed` one of several data sets.
+    """
+
+    def __init__(self, source: ShardSource | MixedSource, order: Order | MixedOrder) -> None:
         super().__init__(grain.MapDataset.source(source))
         self.order, self._numbers = order, _Numbers(source, order)
 
@@ -175,6 +202,48 @@ def ordered(
 ) -> OrderedMapDataset:
     """A `grain.MapDataset` in reading order; arguments as for `ShardSampler`. `.repeat()` goes on with other epochs."""
     return OrderedMapDataset(source, _order_of(source, mode, seed, elastic, params))
+
+
+def mixed(
+    sources: Sequence[ShardSource],
+    weights: Sequence[int] | None = None,
+    *,
+    mode: Mode = "plw",
+    seed: int = 0,
+    elastic: Sequence[int] = (1,),
+    mixture_seed: int = 0,
+    epoch_samples: int = 0,
+) -> OrderedMapDataset:
+    """A `grain.MapDataset` of several data sets in fixed proportions, the stream of `shardtool.torch.ShardMixture`.
+
+    Of `sum(weights)` samples in a row each data set gives its weight, every sample of it once before one comes again.
+    Grain saves the index alone: go on with the same data sets, weights and seeds.
+
+    Args:
+        sources: each with its own parts, decoders and transform.
+        weights: whole numbers, one for each data set. By default the numbers of samples, as near as a sum of 1,000
+            allows.
+        mode: order of each data set: `plw`, `shard`, `none` or `full`.
+        seed: of the order of each data set, 0 .. 2^64 - 1.
+        elastic: every world size that the run may ever have, the most likely first.
+        mixture_seed: of the places of the data sets in the stream.
+        epoch_samples: the length; as many as the data sets have together by default.
+
+    Raises:
+        UsageProblem: no data set, or weights that make no sense.
+    """
+    source = MixedSource(sources)
+    sizes = [len(each) for each in sources]
+    order = mixed_order(
+        source.reader,
+        weights=whole_weights(natural_weights(sizes) if weights is None else weights),
+        num_samples=epoch_samples or sum(sizes),
+        mixture_seed=mixture_seed,
+        mode=mode,
+        seed=seed,
+        elastic=elastic,
+    )
+    return OrderedMapDataset(source, order)
 
 
 def _order_of(source: ShardSource, mode: Mode, seed: int, elastic: Sequence[int], params: OrderParams | None) -> Order:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shardtool.order.deal import Policy
     from shardtool.order.params import Mode
 
-__all__ = ["MixedAhead", "MixedCursor", "MixedReader", "start_mixed_cursor"]
+__all__ = ["MixedAhead", "MixedCursor", "MixedReader", "mixed_order", "natural_weights", "start_mixed_cursor"]
 
 
 class MixedFetch:
@@ -214,6 +214,34 @@ class MixedCursor(Cursor):
         self._go_on(found.order, replace(self._deal, num_samples=samples, policy=found.policy, start=found.position))
 
 
+def natural_weights(sizes: Sequence[int], total: int = 1000) -> list[int]:
+    """Whole numbers in proportion to sizes, 1 or more where there is a sample, that sum to about `total`."""
+    everything = max(1, sum(sizes))
+    return [max(1, round(total * size / everything)) if size else 0 for size in sizes]
+
+
+def mixed_order(
+    reader: MixedReader,
+    *,
+    weights: Sequence[int],
+    num_samples: int,
+    mixture_seed: int = 0,
+    mode: Mode = "plw",
+    seed: int = 0,
+    elastic: Sequence[int],
+) -> MixedOrder:
+    """The reading order of a mixture, each data set in its own; arguments as for `start_mixed_cursor`.
+
+    Raises:
+        UsageProblem: a value out of range.
+    """
+    sources = tuple(
+        Order(each.shards.counts, choose_order(each.shards, tuple(elastic), mode=mode, seed=seed))
+        for each in reader.readers
+    )
+    return MixedOrder(sources, Mixture((Phase(0, tuple(weights)),), mixture_seed), num_samples)
+
+
 def start_mixed_cursor(
     reader: MixedReader,
     *,
@@ -240,10 +268,14 @@ def start_mixed_cursor(
     Raises:
         UsageProblem: a value out of range.
     """
-    sizes = tuple(elastic) or (world_size,)
-    sources = tuple(
-        Order(each.shards.counts, choose_order(each.shards, sizes, mode=mode, seed=seed)) for each in reader.readers
+    order = mixed_order(
+        reader,
+        weights=weights,
+        num_samples=num_samples,
+        mixture_seed=mixture_seed,
+        mode=mode,
+        seed=seed,
+        elastic=tuple(elastic) or (world_size,),
     )
-    order = MixedOrder(sources, Mixture((Phase(0, tuple(weights)),), mixture_seed), num_samples)
     deal = Deal(num_samples, world_size, global_batch, order.params.unit, policy, position)
     return MixedCursor(order, deal, rank, reader.fingerprints)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch.utils.data import Dataset
 
 from shardtool.errors import UsageProblem
-from shardtool.loading.mixed import MixedAhead, MixedCursor, MixedReader, start_mixed_cursor
+from shardtool.loading.mixed import MixedAhead, MixedCursor, MixedReader, natural_weights, start_mixed_cursor
 from shardtool.order.mixture import whole_weights
 from shardtool.torch.dataset import validity_of
 
@@ -92,9 +92,3 @@ class ShardMixture(Dataset[Any]):
         if turn.deal.world_size > 1:
             return None
         return MixedAhead(cast("MixedOrder", turn.order), self.reader)
-
-
-def natural_weights(sizes: Sequence[int], total: int = 1000) -> list[int]:
-    """Whole numbers in proportion to sizes, 1 or more where there is a sample, that sum to about `total`."""
-    everything = max(1, sum(sizes))
-    return [max(1, round(total * size / everything)) if size else 0 for size in sizes]

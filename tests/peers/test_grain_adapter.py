@@ -9,7 +9,8 @@ import pytest
 from peer_data import complaints_about, packed_numbers
 
 from shardtool.errors import UsageProblem
-from shardtool.grain import ShardSampler, ShardSource, ordered
+from shardtool.grain import ShardSampler, ShardSource, mixed, ordered
+from shardtool.loading.mixed import MixedReader, start_mixed_cursor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +96,64 @@ def test_an_elastic_iterator_goes_on_with_fewer_ranks(source: ShardSource) -> No
     reference = ordered(source, seed=7, elastic=(4, 2)).map(Key())
     assert sorted(seen) == sorted(reference[position] for position in range(32))
     assert len(whole) == 2 * COUNT
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> ShardSource:
+    return ShardSource(packed_numbers(tmp_path_factory.mktemp("small"), 40), parts=["txt"])
+
+
+def numbers_of(source: ShardSource, small: ShardSource, positions: int) -> list[tuple[str, str]]:
+    """(data set, key) at each position of a mixture of 3 to 1; the small one has no decoded text."""
+    dataset = mixed([source, small], (3, 1), seed=7, elastic=(4, 2), mixture_seed=5)
+    found = [dataset[position] for position in range(positions)]
+    return [("small" if isinstance(sample["txt"], bytes) else "large", sample["__key__"]) for sample in found]
+
+
+def test_a_mixture_has_its_proportions_and_every_sample_before_one_comes_again(
+    source: ShardSource, small: ShardSource
+) -> None:
+    found = numbers_of(source, small, 160)
+    for first in range(0, 160, 4):
+        assert sorted(name for name, _ in found[first : first + 4]) == ["large"] * 3 + ["small"]
+    assert sorted(key for name, key in found if name == "small") == [f"s{number:05d}" for number in range(40)]
+    large = [key for name, key in found if name == "large"]
+    assert len(set(large[:COUNT])) == COUNT < len(large)
+
+
+def test_a_mixture_is_the_stream_that_other_loaders_read(source: ShardSource, small: ShardSource) -> None:
+    reader = MixedReader([source.reader, small.reader])
+    cursor = start_mixed_cursor(
+        reader, weights=(3, 1), num_samples=141, mixture_seed=5, global_batch=141, seed=7, elastic=(4, 2)
+    )
+    batches = [cursor.turn(position).batch(0) for position in (0, 141)]
+    samples = [sample for batch in batches for sample in reader.read(reader.numbers(batch.shards, batch.rows))]
+    assert [key for _, key in numbers_of(source, small, 282)] == [sample["__key__"] for sample in samples]
+
+
+def test_a_mixture_is_dealt_batched_and_resumed_as_any_map_dataset(source: ShardSource, small: ShardSource) -> None:
+    dataset = mixed([source, small], seed=7)
+    assert len(dataset) == COUNT + 40, "as many as both have"
+    keys = [sample["__key__"] for sample in (dataset[position] for position in range(2 * len(dataset)))]
+    assert keys[: len(dataset)] != keys[len(dataset) :]
+    ranks = [dataset.map(Key()).repeat(2)[rank::3].batch(7) for rank in range(3)]
+    for rank, batches in enumerate(ranks):
+        assert [key for batch in batches for key in batch] == keys[rank::3]
+    iterator = iter(ranks[1].to_iter_dataset())
+    for _ in range(4):
+        next(iterator)
+    resumed = iter(ranks[1].to_iter_dataset())
+    resumed.set_state(iterator.get_state())
+    assert [key for batch in resumed for key in batch] == keys[1::3][28:]
+
+
+def test_mixtures_that_make_no_sense_are_refused(source: ShardSource, small: ShardSource) -> None:
+    with pytest.raises(UsageProblem, match="no whole numbers"):
+        mixed([source, small], (0.7, 0.3))  # type: ignore[arg-type]
+    with pytest.raises(UsageProblem, match="3 weights for 2 data sets"):
+        mixed([source, small], (1, 1, 1))
+    with pytest.raises(UsageProblem, match="no data set"):
+        mixed([])
 
 
 def test_indices_past_the_end_are_refused(source: ShardSource) -> None:
