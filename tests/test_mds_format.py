@@ -181,7 +181,9 @@ def test_a_shard_beyond_four_gib_is_refused_when_planned(tmp_path: Path, name: s
 
 
 @both
-@pytest.mark.parametrize(("name_of_file", "part"), [("b.txt", b"\xff\xfe"), ("b.txt", b"x" * (2 << 20) + b"\xc3")])
+@pytest.mark.parametrize(
+    ("name_of_file", "part"), [("b.txt", b"\xff\xfe"), ("b.txt", b"\x80"), ("b.txt", b"x" * (2 << 20) + b"\xc3")]
+)
 def test_a_text_that_is_none_is_refused_with_the_cure(
     tmp_path: Path, name: str, name_of_file: str, part: bytes
 ) -> None:
@@ -190,6 +192,14 @@ def test_a_text_that_is_none_is_refused_with_the_cure(
         pack(tmp_path / "in", tmp_path / "out", format=name)
     assert caught.value.hint.startswith("--schema txt=binary")
     pack(tmp_path / "in", tmp_path / "out2", format=name, schema=("txt=binary",))
+
+
+@both
+@pytest.mark.parametrize("text", ["", "x" * 64, "x" * 65, "ü", "\x7f\0"])
+def test_texts_of_any_length_and_script_are_held(tmp_path: Path, name: str, text: str) -> None:
+    make_tree(tmp_path / "in", {"a.txt": "one", "b.txt": text, "c.txt": "three"})
+    pack(tmp_path / "in", tmp_path / "out", format=name)
+    assert text.encode() in shard_paths(tmp_path / "out")[0].read_bytes()
 
 
 def test_a_number_that_is_none_is_refused_by_mds_and_a_text_to_litdata(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KIND_WORDS = {"string": "UTF-8 text", "int64": "a number"}
 SHOWN_BYTES = 40
-PLAIN_DIGITS = 18  # looked at by numpy; longer numbers one by one
+PLAIN_DIGITS, PLAIN_TEXT = 18, 64  # bytes of parts that numpy looks at; where one is longer, one by one
 
 
 class ContentCheck:
@@ -51,7 +51,7 @@ class ContentCheck:
                 continue
             places = np.flatnonzero(codes == code)
             begins, lengths = starts[places], sizes[places]
-            if kind != "int64" or not _are_digits(slab, begins, lengths):
+            if not _are_plain(kind, slab, begins, lengths):
                 view, ends = slab.data, begins + lengths
                 runs = zip(places.tolist(), begins.tolist(), ends.tolist(), strict=True)
                 wrong += [place for place, begin, end in runs if not _fits(kind, bytes(view[begin:end]))][:1]
@@ -90,15 +90,16 @@ class ContentCheck:
         )
 
 
-def _are_digits(slab: Bytes, starts: Int64Array, sizes: Int64Array) -> bool:
-    """Whether each of these parts is a few decimal digits and nothing else; numbers may be written otherwise, too."""
+def _are_plain(kind: str, slab: Bytes, starts: Int64Array, sizes: Int64Array) -> bool:
+    """Whether each of these parts is a few decimal digits, or a short text in ASCII; there is more that fits a kind."""
     if len(sizes) == 0:
         return True
-    if not 0 < int(sizes.min()) <= int(sizes.max()) <= PLAIN_DIGITS:
+    is_number, largest = kind == "int64", int(sizes.max())
+    if largest > (PLAIN_DIGITS if is_number else PLAIN_TEXT) or (is_number and not sizes.min()):
         return False
     ends = np.cumsum(sizes)
-    digits = slab[np.repeat(starts - (ends - sizes), sizes) + np.arange(int(ends[-1]))] - np.uint8(ord("0"))
-    return bool(digits.max() < 10)
+    found = slab[np.repeat(starts - (ends - sizes), sizes) + np.arange(int(ends[-1]))]
+    return bool(((found - np.uint8(ord("0"))).max() < 10) if is_number else (found.max(initial=0) < 0x80))
 
 
 def _fits(kind: str, payload: bytes) -> bool:
