@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import sys
 import tempfile
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,8 +30,18 @@ def let_go(address: int, size: int) -> None:
         address: where the map of a file begins. Anything but a map of a file would lose its bytes.
         size: bytes of the map.
     """
-    if sys.platform == "linux" and size:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _MADV_DONTNEED)
+    if size and (madvise := _madvise()) is not None:
+        madvise(address, size, _MADV_DONTNEED)
+
+
+@cache
+def _madvise() -> Any:
+    """madvise of the C library; None elsewhere than on Linux."""
+    if sys.platform != "linux":
+        return None
+    found = ctypes.CDLL(None).madvise
+    found.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return found
 
 
 class Column:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 SLAB_BYTES = 4 << 20  # of ids gathered at a time, so that they are joined and written while they are in the cache
 MAX_SLAB_BYTES = 16 << 20
 SLAB_DOCUMENTS = 1 << 15  # where they are short
-TABLE_ROWS = 1 << 10  # of a run's table held at a time
+TABLE_ROWS = 1 << 16  # of all tables of runs together, held at a time
+LEAST_TABLE_ROWS = 1 << 10  # of each
 READ_BYTES = 256 << 10  # wanted from each run for a slab: the more runs, the larger the slabs
 
 
@@ -63,7 +64,7 @@ def _sorted_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterat
     by_documents = sum(last - first for _, first, last, _ in spans) // SLAB_DOCUMENTS
     edges = bucket_edges(shard.first, shard.last, max(1, by_bytes, by_documents))
     bounds = [bounds_of(run, edges, first, last) for run, first, last, _ in spans]
-    memory, tables = _Memory(), [_Table(run) for run, *_ in spans]
+    memory, tables = _Memory(), [_Table(run, TABLE_ROWS // max(len(spans), 1)) for run, *_ in spans]
     for number in range(len(edges)):
         chosen = [
             (table, int(bound[number]), int(bound[number + 1])) for table, bound in zip(tables, bounds, strict=True)
@@ -87,7 +88,7 @@ def _slab_bytes(num_runs: int) -> int:
 def _source_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterator[Slab]:
     base, memory = 0, _Memory()
     for run in runs:
-        count, table = len(run.hash), _Table(run)
+        count, table = len(run.hash), _Table(run, SLAB_DOCUMENTS)
         first, last = max(shard.first - base, 0), min(shard.last + 1 - base, count)
         base += count
         while first < last:
@@ -100,15 +101,16 @@ def _source_slabs(plan: ShardPlan, runs: list[Run], shard: TokenShard) -> Iterat
 class _Table:
     """The table of a run, read from front to back, some rows at a time."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, num_rows: int) -> None:
         self.run = run
+        self._num_rows = max(num_rows, LEAST_TABLE_ROWS)
         self._first = self._last = 0
         self._held: RunRows | None = None
 
     def rows(self, first: int, last: int) -> RunRows:
         """Documents [first, last)."""
         if self._held is None or first < self._first or last > self._last:
-            self._first, self._last = first, min(max(last, first + TABLE_ROWS), len(self.run.hash))
+            self._first, self._last = first, min(max(last, first + self._num_rows), len(self.run.hash))
             self._held = self.run.rows(self._first, self._last)
         return self._held.sliced(first - self._first, last - self._first)
 
