@@ -3,7 +3,7 @@
     Arrival(route, record, digests) -> missing blocks; fetch(block) for each, in any order and thread; publish()
 
 A block that does not have its digest is read again alone, at most `TRIES` times. A file whose blocks have no digests
-(only the first file of a shard has them, in its index) is compared whole before it gets its name.
+(of files with several, only the first of a shard has them, in its index) is compared whole before it gets its name.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import xxhash
-
 from shardtool.errors import AccessDenied, CorruptShard, ShardtoolError, SourceChanged, SourceNotFound
 from shardtool.hashing import BLOCK_BYTES
 from shardtool.packing.receipts import digest_of
+from shardtool.staging.digests import num_blocks, of_blocks, update
 from shardtool.staging.disk import allocate, forget, move, open_part, write_at
 from shardtool.staging.journal import Journal
 from shardtool.storage.local import sync_folder, write_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from shardtool.model import FileRecord
+    from shardtool.staging.digests import Digests
     from shardtool.staging.folder import Target, VerifiedTable
     from shardtool.staging.throttle import Throttle
     from shardtool.storage.base import Place, Stretch
@@ -86,15 +86,16 @@ class Arrival:
     Args:
         route: from where to where.
         record: the file.
-        digests: xxh3_64 of each of its blocks; None where only the whole has a digest.
+        digests: of its blocks; None where only the whole has one.
 
     Raises:
         CorruptShard: the file at the source has another size.
         SourceNotFound: it is not there.
     """
 
-    def __init__(self, route: Route, record: FileRecord, digests: Sequence[int] | None) -> None:
+    def __init__(self, route: Route, record: FileRecord, digests: Digests | None) -> None:
         self.route, self.record, self.digests = route, record, digests
+        self._kind = digests or of_blocks(())
         self.part, self.final = route.target.part(record.path), route.target.final(record.path)
         self._read_through: Callable[..., Stretch] | None = getattr(route.place, "read_through", None)
         self._version = "" if self._read_through else _version(route.place, record)  # else the first answer tells it
@@ -120,7 +121,7 @@ class Arrival:
         """A block that was written before counts where it has its digest; what a journal says of it does not."""
         offset, size = self.extent(block)
         data = os.pread(self._fd, size, offset)
-        if self.digests is not None and len(data) == size and _digest(data) == self.digests[block]:
+        if self.digests is not None and len(data) == size and self.digests.of(data) == self.digests.wanted[block]:
             self._journal.mark(block)
             self.missing.discard(block)
             self.route.count(reused=size)
@@ -141,24 +142,24 @@ class Arrival:
             self.route.options.throttle.take(size)
             count, digest = self._move(offset, size, buffer[: min(step, size)])
             self.route.count(fetched=count, again=int(attempt > 0))
-            if count == size and (self.digests is None or digest == self.digests[block]):
+            if count == size and (self.digests is None or digest == self.digests.wanted[block]):
                 self._journal.mark(block)
                 return size
-            found = f"{digest:016x}" if count == size else f"only {count:,} bytes"
+            found = self._kind.text(digest) if count == size else f"only {count:,} bytes"
         raise self._bad_block(block, offset, size, found)
 
     def _move(self, offset: int, size: int, buffer: memoryview) -> tuple[int, int]:
         """(bytes, digest) of what was read and written; it counts only once it was compared."""
         if self._read_through is not None:
             return self._stream(self._read_through, offset, size, buffer)
-        place, path, done, digest = self.route.place, self.record.path, 0, xxhash.xxh3_64()
+        place, path, done, digest = self.route.place, self.record.path, 0, self._kind.new()
         while done < size:
             view = buffer[: size - done]
             with source_errors(place, path):
                 count = place.read_into(path, offset + done, view, version=self._version)
             for start in range(0, count, CACHED_BYTES):
                 piece = view[start : min(start + CACHED_BYTES, count)]
-                digest.update(piece)
+                update(digest, piece)
                 write_at(self._fd, piece, offset + done + start, self.part)
             done += count
             if count < len(view):
@@ -169,13 +170,13 @@ class Arrival:
         self, read_through: Callable[..., Stretch], offset: int, size: int, buffer: memoryview
     ) -> tuple[int, int]:
         """As `_move`, of a place that hands on bytes as they come."""
-        digest, seen, is_in_order = xxhash.xxh3_64(), 0, True
+        digest, seen, is_in_order = self._kind.new(), 0, True
 
         def take(piece: memoryview, start: int) -> None:
             nonlocal seen, is_in_order
             is_in_order = is_in_order and start == seen
             seen = start + len(piece)
-            digest.update(piece)
+            update(digest, piece)
             write_at(self._fd, piece, offset + start, self.part)
 
         with source_errors(self.route.place, self.record.path):
@@ -183,7 +184,9 @@ class Arrival:
         self._pin(found)
         if is_in_order:
             return found.num_bytes, digest.intdigest()
-        return found.num_bytes, _digest(os.pread(self._fd, size, offset))  # some came twice: what was written counts
+        return found.num_bytes, self._kind.of(
+            os.pread(self._fd, size, offset)
+        )  # some came twice: what was written counts
 
     def _pin(self, found: Stretch) -> None:
         """All blocks are of one version of the file, which has the size that the manifest says.
@@ -204,7 +207,9 @@ class Arrival:
             )
 
     def _bad_block(self, block: int, offset: int, size: int, found: str) -> CorruptShard:
-        wanted = f"digest {self.digests[block]:016x}" if self.digests is not None else f"{size:,} bytes"
+        wanted = (
+            f"digest {self._kind.text(self.digests.wanted[block])}" if self.digests is not None else f"{size:,} bytes"
+        )
         path = self.route.place.shown(self.record.path)
         return CorruptShard(
             f"{path}: block {block} at byte {offset:,} should have {wanted}, found {found}, {TRIES} times",
@@ -272,12 +277,7 @@ def give_name(fd: int, part: str, final: str, options: CopyOptions) -> None:
             sync_folder(os.path.dirname(final))
 
 
-def num_blocks(record: FileRecord) -> int:
-    """Blocks of a file."""
-    return -(-record.num_bytes // BLOCK_BYTES)
-
-
-def is_sound(path: str, record: FileRecord, digests: Sequence[int] | None) -> bool:
+def is_sound(path: str, record: FileRecord, digests: Digests | None) -> bool:
     """Whether a file that nobody vouches for has every byte: a crash may lie between its name and its row."""
     try:
         if os.stat(path).st_size != record.num_bytes:
@@ -285,7 +285,7 @@ def is_sound(path: str, record: FileRecord, digests: Sequence[int] | None) -> bo
         if digests is None:
             return digest_of(path) == record.xxh3_128
         with open(path, "rb", buffering=0) as file:
-            return all(_digest(file.read(BLOCK_BYTES)) == digest for digest in digests)
+            return all(digests.of(file.read(BLOCK_BYTES)) == digest for digest in digests.wanted)
     except OSError:
         return False
 
@@ -325,8 +325,3 @@ def _wrong_size(place: Place, record: FileRecord, found: int | None) -> CorruptS
 
 def _verify_source(place: Place) -> str:
     return f"shardtool verify {place.url} --deep tells what is damaged there and how to repair it"
-
-
-def _digest(data: bytes | memoryview) -> int:
-    digest: int = xxhash.xxh3_64_intdigest(data)
-    return digest

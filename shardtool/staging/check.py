@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from shardtool.errors import SourceNotFound, UsageProblem
@@ -28,7 +29,8 @@ def check_staged(place: str, say: Say, workers: int) -> tuple[VerifyResult, str]
     with WorkerPool(workers_needed(1 << 62, count, workers, is_deep=True), preload=PRELOAD) as pool:
         result = verify(target.path, pool, say, is_deep=True)
     bad = {fault.path for fault in result.faults if fault.path}
-    VerifiedTable(target).drop(sorted(bad))
+    with closing(VerifiedTable(target)) as table:
+        table.drop(sorted(bad))
     return result, staged.source if staged else ""
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from shardtool.errors import NoSpace
-from shardtool.storage.local import destination_error, free_space, write_errors
+from shardtool.storage.local import create, destination_error, free_space, write_errors
 from shardtool.units import format_bytes
 
 _FILE_SYSTEMS = {  # f_type of statfs, include/uapi/linux/magic.h
@@ -111,13 +111,8 @@ def write_at(fd: int, view: memoryview, offset: int, path: str) -> None:
 
 def open_part(path: str) -> int:
     """A descriptor of a file to be read and written; it and its folder are made where they are not there."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     with write_errors(path):
-        try:
-            return os.open(path, flags, 0o666)
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            return os.open(path, flags, 0o666)
+        return create(path, os.O_RDWR)
 
 
 def move(path: str, final: str) -> None:

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from shardtool.hashing import BLOCK_BYTES
-from shardtool.staging.arriving import num_blocks, source_errors
+from shardtool.staging.arriving import source_errors
+from shardtool.staging.digests import num_blocks
 from shardtool.staging.election import files_of
 from shardtool.staging.errands import errands_of
 from shardtool.staging.folder import VerifiedTable

@@ -201,7 +201,7 @@ class VerifiedTable:
 
     def __init__(self, target: Target) -> None:
         self._target, self._rows, self._offset = target, dict[str, _Row](), 0
-        self._is_whole = False  # the last line ends as it should: seen to before the first row is appended
+        self._fd = -1  # of the file, once a row was appended
         self.refresh()
 
     def refresh(self) -> None:
@@ -256,17 +256,18 @@ class VerifiedTable:
         document = {"path": path, "bytes": row.num_bytes, "mtime_ns": row.mtime_ns, "inode": row.inode}
         line = json.dumps({**document, "xxh3_128": row.xxh3_128}).encode()
         with write_errors(self._target.table):
-            fd = os.open(self._target.table, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            try:
-                os.write(fd, b"\n" * self._is_torn(fd) + line + b"\n")
-            finally:
-                os.close(fd)
+            torn = b"" if self._fd >= 0 else self._open()
+            os.write(self._fd, torn + line + b"\n")
         self._rows[path] = row
 
-    def _is_torn(self, fd: int) -> bool:
-        """Whether a crash cut the last line short; asked once, as nobody else appends meanwhile."""
-        if self._is_whole:
-            return False
-        self._is_whole = True
-        end = os.fstat(fd).st_size
-        return end > 0 and os.pread(fd, 1, end - 1) != b"\n"
+    def _open(self) -> bytes:
+        """Open the file, for nobody else appends meanwhile; the end of the last line, where a crash cut it short."""
+        self._fd = os.open(self._target.table, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        end = os.fstat(self._fd).st_size
+        return b"\n" if end > 0 and os.pread(self._fd, 1, end - 1) != b"\n" else b""
+
+    def close(self) -> None:
+        """Let go of the file; harmless when repeated."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from shardtool.manifest import Manifest, ManifestShard
-    from shardtool.staging.arriving import CopyTotals
     from shardtool.staging.errands import Errand
     from shardtool.staging.folder import Target
     from shardtool.staging.request import StageRequest
@@ -147,15 +146,9 @@ def _run(
     waits_for = records if not _is_window(errand, request) else errand.first(1)
     with elected(errand.target, waits_for, advance) as is_copier:
         if is_copier:
-            route = Route(place, errand.target, VerifiedTable(errand.target), _options(errand, request))
-            if _is_window(errand, request):
-                _prepare(route, errand, request, records[:0])
-                done = roll(route, errand, request, advance, stays=stays)
-                result.evicted_shards += done.evicted
-                result.is_complete = result.is_complete and done.is_complete
-            else:
-                _copy_all(route, errand, request, advance)
-            _add(result, route.totals)
+            with closing(VerifiedTable(errand.target)) as table:
+                route = Route(place, errand.target, table, _options(errand, request))
+                _bring(route, errand, request, advance, result, stays=stays)
         else:
             result.reused_bytes += errand.num_bytes
             result.is_complete = result.is_complete and waits_for == records
@@ -163,7 +156,18 @@ def _run(
     result.num_bytes += errand.num_bytes
 
 
-def _add(result: StageResult, totals: CopyTotals) -> None:
+def _bring(
+    route: Route, errand: Errand, request: StageRequest, advance: Advance, result: StageResult, *, stays: bool
+) -> None:
+    """As the one that copies."""
+    if _is_window(errand, request):
+        _prepare(route, errand, request, [])
+        done = roll(route, errand, request, advance, stays=stays)
+        result.evicted_shards += done.evicted
+        result.is_complete = result.is_complete and done.is_complete
+    else:
+        _copy_all(route, errand, request, advance)
+    totals = route.totals
     result.fetched_bytes += totals.fetched_bytes
     result.reused_bytes += totals.reused_bytes
     result.refetched_blocks += totals.refetched_blocks

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 from shardtool.errors import CorruptShard
 from shardtool.hashing import BLOCK_BYTES, digest_chunks
 from shardtool.index_file import read_index_meta
-from shardtool.staging.arriving import CACHED_BYTES, TRIES, Arrival, is_sound, num_blocks, source_errors
+from shardtool.staging.arriving import CACHED_BYTES, TRIES, Arrival, is_sound, source_errors
+from shardtool.staging.digests import num_blocks, of_blocks, of_whole
 from shardtool.staging.unpacking import unpack
 from shardtool.storage.local import put_file
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from shardtool.manifest import ManifestShard
     from shardtool.model import FileRecord
     from shardtool.staging.arriving import Route
+    from shardtool.staging.digests import Digests
 
 TAG = "stage"
 GRACE_S = 3.0  # that an interrupted copy gives the blocks on their way
@@ -130,11 +132,11 @@ class Copier:
                 if place == 0 and is_packed and digests is not None:
                     self._open_packed(shard, digests)
                 else:
-                    self._open_file(shard, file, digests if place == 0 else None)
+                    self._open_file(shard, file, digests if place == 0 and digests else of_whole(file))
 
         return run
 
-    def _open_packed(self, shard: _Shard, digests: list[int]) -> None:
+    def _open_packed(self, shard: _Shard, digests: Digests) -> None:
         """Fetch the compressed file, unless the raw one is here."""
         route, raw, packed = self._route, shard.record.files[0], shard.record.packed
         assert packed is not None
@@ -145,7 +147,7 @@ class Copier:
         else:
             self._begin(shard, Arrival(route, packed, digests))
 
-    def _open_file(self, shard: _Shard, record: FileRecord, digests: list[int] | None) -> None:
+    def _open_file(self, shard: _Shard, record: FileRecord, digests: Digests | None) -> None:
         route = self._route
         if route.table.holds(record) or is_sound(route.target.final(record.path), record, digests):
             route.vouch(record)
@@ -224,8 +226,8 @@ class _Shard:
         self.record, self.files_left = record, len(record.files)
 
 
-def _block_digests(route: Route, shard: ManifestShard) -> list[int]:
-    """xxh3_64 of the blocks of the shard's first file, from its index, which is brought first.
+def _block_digests(route: Route, shard: ManifestShard) -> Digests:
+    """Of the blocks of the shard's first file; its index, which has them, is brought first.
 
     Raises:
         CorruptShard: the index has not its digest, or is of another file.
@@ -233,6 +235,8 @@ def _block_digests(route: Route, shard: ManifestShard) -> list[int]:
     record, file = shard.index, shard.packed_files[0]
     assert record is not None
     _bring_index(route, shard)
+    if (whole := of_whole(file)) is not None:
+        return whole
     meta = read_index_meta(route.target.final(record.path))
     stated, digests = meta["shard"], [int(digest, 16) for digest in meta["blocks"]]
     is_its = (stated["path"], stated["xxh3_128"]) == (file.path, file.xxh3_128)
@@ -243,7 +247,7 @@ def _block_digests(route: Route, shard: ManifestShard) -> list[int]:
             hint=f"shardtool verify {route.place.url} tells what is wrong there, shardtool index builds it again",
             where={"path": shown},
         )
-    return digests
+    return of_blocks(digests)
 
 
 def _bring_index(route: Route, shard: ManifestShard) -> None:

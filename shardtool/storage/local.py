@@ -47,8 +47,7 @@ class LocalFile:
         self.digest = FileDigest()
         self._is_published = False
         with write_errors(self.final):
-            os.makedirs(os.path.dirname(self.final), exist_ok=True)
-            self._fd = os.open(self.temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            self._fd = create(self.temp, os.O_WRONLY | os.O_TRUNC)
 
     @property
     def position(self) -> int:
@@ -234,6 +233,15 @@ def sweep_temps(folder: str, tag: str) -> None:
             if entry.name.startswith(f"{TEMP_PREFIX}{tag}-"):
                 with suppress(FileNotFoundError):
                     os.unlink(entry.path)
+
+
+def create(path: str, flags: int) -> int:
+    """A descriptor of a file, which is made where it is not there, as its folder is."""
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
 @contextmanager

@@ -10,20 +10,19 @@ import functools
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from shardtool.errors import UsageProblem
 from shardtool.storage.s3.exchange import Response
+from shardtool.storage.s3.incoming import Incoming, late
 
 if TYPE_CHECKING:
-    import io
     from collections.abc import Mapping
 
     from shardtool.storage.s3.address import Address
 
 SEND_BYTES = 1 << 20  # a body is sent in pieces, because a socket's timeout counts for a whole call
-BUFFER_BYTES = 16 << 10  # bodies past it go straight from the kernel into the caller's buffer
-MAX_LINE, MAX_HEADERS = 64 << 10, 256
+MAX_HEADERS = 256
 _NO_BODY = (204, 304)
 _PORTS = {False: 80, True: 443}
 
@@ -43,8 +42,7 @@ class Wire:
             if address.is_tls:
                 trust = _trust(os.environ.get("AWS_CA_BUNDLE") or None)
                 self._socket = trust.wrap_socket(self._socket, server_hostname=host)
-            self._socket.settimeout(read_s)
-            self._reader = cast("io.BufferedReader", self._socket.makefile("rb", BUFFER_BYTES))
+            self._incoming = Incoming(self._socket, read_s)
         except BaseException:
             self._socket.close()
             raise
@@ -55,11 +53,10 @@ class Wire:
 
     def wait_at_most(self, seconds: float) -> None:
         """How long the other side may say nothing."""
-        self._socket.settimeout(seconds)
+        self._incoming.wait_at_most(seconds)
 
     def close(self) -> None:
         """End it."""
-        self._reader.close()
         self._socket.close()
 
     def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes | memoryview) -> Response:
@@ -81,18 +78,20 @@ class Wire:
         return self._head(method)
 
     def _send(self, head: bytes, body: bytes | memoryview) -> None:
-        if len(body) <= SEND_BYTES:
-            self._socket.sendall(b"".join((head, body)))
-            return
-        self._socket.sendall(head)
         view = memoryview(body)
-        for start in range(0, len(view), SEND_BYTES):
-            self._socket.sendall(view[start : start + SEND_BYTES])
+        first = head if len(view) > SEND_BYTES else b"".join((head, body))
+        rest = range(0, len(view), SEND_BYTES) if len(view) > SEND_BYTES else ()
+        try:
+            self._socket.sendall(first)
+            for start in rest:
+                self._socket.sendall(view[start : start + SEND_BYTES])
+        except BlockingIOError as error:
+            raise late() from error
 
     def _head(self, method: str) -> Response:
         status = 100
         while 100 <= status < 200:  # Continue, Early Hints
-            line = self._line()
+            line = self._incoming.line()
             if not line.startswith(b"HTTP/1.") or not line[9:12].isdigit():
                 raise ConnectionError(f"no answer of HTTP: {line[:40]!r}")
             version, status = line[5:8], int(line[9:12])
@@ -113,7 +112,7 @@ class Wire:
     def _headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}
         for _ in range(MAX_HEADERS):
-            line = self._line()
+            line = self._incoming.line()
             if line in (b"\r\n", b"\n"):
                 return headers
             name, _, value = line.decode("latin-1").partition(":")
@@ -134,11 +133,11 @@ class Wire:
     def read_into(self, view: memoryview) -> int:
         """Some of the next bytes of the body, at least one; 0 at its end."""
         if self._is_between:
-            self._line()
+            self._incoming.line()
             self._left, self._is_between = self._next_chunk(), False
         if self._left == 0 or not len(view):
             return 0
-        count = self._reader.readinto1(view if self._left is None else view[: self._left])
+        count = self._incoming.read_into(view if self._left is None else view[: self._left])
         if count == 0:
             if self._left is not None:
                 raise ConnectionError(f"the connection ended {self._left} bytes before the body")
@@ -150,7 +149,7 @@ class Wire:
 
     def _next_chunk(self) -> int:
         """Bytes of the next chunk; after the last one, whose size is 0, trailers are read away."""
-        text = self._line().split(b";")[0].strip()
+        text = self._incoming.line().split(b";")[0].strip()
         try:
             size = int(text, 16)
         except ValueError:
@@ -160,12 +159,6 @@ class Wire:
         if size == 0:
             self._headers()
         return size
-
-    def _line(self) -> bytes:
-        line = self._reader.readline(MAX_LINE)
-        if not line.endswith(b"\n"):
-            raise ConnectionResetError("the server ended the connection" if len(line) < MAX_LINE else "a line too long")
-        return line
 
 
 def _has_port(host: str) -> bool:
