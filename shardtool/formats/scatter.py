@@ -2,7 +2,7 @@
 
 The arrays are looked at as items of one width that begin at every byte. A run of at least `width` and less than twice
 as many bytes is two of them, one at its beginning and one at its end, which may overlap: a class of widths costs a
-gather and a scatter twice, some 10 ns a run, where a loop over slices takes 130.
+gather and a scatter twice. Measured: 10 us a call and 25 ns a run, where a loop over slices takes 130.
 """
 
 from __future__ import annotations
