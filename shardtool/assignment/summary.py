@@ -75,10 +75,10 @@ def summarize(found: Assignment, disk_bytes: int | None = None) -> Summary:
 def _mix(found: Assignment) -> tuple[Mixing, int, bool]:
     """How the order mixes, the batch size it was judged at, and whether enough pairs were seen to tell who meets again.
 
-    The batch is a usual one where a rank's part has no pairs.
+    The batch is a usual one where a rank's part has no pairs, or more samples than are looked at.
     """
     deal = found.deal
-    if deal.batch_size < 2 * deal.round_size:
+    if not 2 * deal.round_size <= deal.batch_size <= _MIXING_SAMPLES * deal.world_size:
         deal = Deal(deal.num_samples, deal.world_size, _USUAL_PART * deal.round_size, deal.unit, "carry", deal.start)
     part = deal.batch_size // deal.world_size
     steps = min(_MIXING_STEPS, _MIXING_SAMPLES // part, deal.num_steps(found.epoch))

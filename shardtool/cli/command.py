@@ -54,6 +54,15 @@ class Command(click.Command):
         self.examples = tuple(examples)
         self.exit_codes = tuple(sorted({*ALWAYS, *exit_codes}))
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, unless an argument is empty: then it means the folder one stands in, which nobody said."""
+        for param in self.params:
+            value = ctx.params.get(param.name or "")
+            if isinstance(param, click.Argument) and (value == "" or (isinstance(value, tuple) and "" in value)):
+                name = param.make_metavar(ctx).strip("[].")
+                raise UsageProblem(f"an empty argument for {name}", hint="is it a shell variable that is not set?")
+        return super().invoke(ctx)
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The sentence, then the examples."""
         super().format_help_text(ctx, formatter)

@@ -258,7 +258,8 @@ class CompressType(click.ParamType[str]):
         try:
             settled(str(value))
         except UsageProblem as problem:
-            hint = did_you_mean(str(value), ["none", "auto", "zstd"]) or problem.hint
+            is_level = str(value).startswith("zstd:")
+            hint = (not is_level and did_you_mean(str(value), ["none", "auto", "zstd"])) or problem.hint
             raise BadValue(f"{value!r} is none of those known", hint=hint, param=param, ctx=ctx) from None
         return str(value)
 

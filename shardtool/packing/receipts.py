@@ -58,21 +58,23 @@ def encode_receipt(receipt: Receipt) -> bytes:
 
 
 def decode_receipt(line: bytes | str) -> Receipt:
-    """The inverse of `encode_receipt`; ValueError or KeyError for anything else."""
+    """The inverse of `encode_receipt`; ValueError, TypeError or KeyError for anything else."""
     document = json.loads(line)
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']!r}")
+    if not document["files"]:
+        raise ValueError("a receipt without files")
     return Receipt(
-        plan_id=document["plan_id"],
-        shard=document["shard"],
-        split=document["split"],
+        plan_id=str(document["plan_id"]),
+        shard=int(document["shard"]),
+        split=str(document["split"]),
         files=tuple(file_record(entry) for entry in document["files"]),
         index=file_record(document["index"]),
-        num_samples=document["samples"],
-        payload_bytes=document["payload_bytes"],
+        num_samples=int(document["samples"]),
+        payload_bytes=int(document["payload_bytes"]),
         parts=parts_from(document["parts"]),
-        failed=tuple((pair[0], pair[1]) for pair in document["failed"]),
-        failed_entries=document["failed_entries"],
+        failed=tuple((str(pair[0]), str(pair[1])) for pair in document["failed"]),
+        failed_entries=int(document["failed_entries"]),
         raw_bytes=int(document.get("raw_bytes", 0)),
         raw_xxh3_128=str(document.get("raw_xxh3_128", "")),
     )
@@ -97,9 +99,11 @@ def parts_document(parts: dict[str, PartTotals]) -> dict[str, Any]:
 
 
 def parts_from(document: dict[str, Any]) -> dict[str, PartTotals]:
-    """The inverse of `parts_document`."""
+    """The inverse of `parts_document`; ValueError, TypeError or KeyError for anything else."""
+    if not isinstance(document, dict):
+        raise TypeError(f"parts {document!r}")
     return {
-        name: PartTotals(entry["samples"], entry["bytes"], entry["min"], entry["max"])
+        name: PartTotals(int(entry["samples"]), int(entry["bytes"]), int(entry["min"]), int(entry["max"]))
         for name, entry in document.items()
     }
 

@@ -41,6 +41,7 @@ _PART = [
     pa.field("mtime_ns", pa.int64(), nullable=False),
     pa.field("data", pa.binary()),
 ]
+_DEFAULTS = PlanOptions()
 _DIGEST = b"xxh3_64"  # of a batch, in its metadata
 _VERSION, _OFFSET = pa.field("version", pa.binary()), pa.field("offset", pa.int64())
 
@@ -290,7 +291,7 @@ def load_plan(out: str) -> StoredPlan | None:
         return None
     try:
         return _decode(json.loads(data))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise FormatError(
             f"{path} is no plan of this version: {error}",
             hint="--overwrite plans and packs again",
@@ -302,14 +303,41 @@ def _decode(document: dict[str, Any]) -> StoredPlan:
     if document["schema"] != SCHEMA:
         raise ValueError(f"schema {document['schema']!r}")
     ledger = document["ledger"]
+    ignored = {reason: int(count) for reason, count in ledger["ignored"].items()}
     return StoredPlan(
-        plan_id=document["plan_id"],
-        options=PlanOptions.from_document(document["options"]),
-        roots=tuple(document["sources"]),
-        shards=tuple(ShardSpec(*fields) for fields in document["shards"]),
-        ledger=Ledger(ledger["seen"], ledger["ignored"], ledger["failed"]),
-        label_names=tuple(document["labels"]),
+        plan_id=str(document["plan_id"]),
+        options=_options(document["options"]),
+        roots=_texts(document["sources"]),
+        shards=tuple(_decode_spec(*fields) for fields in document["shards"]),
+        ledger=Ledger(int(ledger["seen"]), ignored, int(ledger["failed"])),
+        label_names=_texts(document["labels"]),
         membership=document["membership"],
         settings=Settings.from_document(document["settings"]),
-        given=tuple(document.get("given", ())),
+        given=_texts(document.get("given", [])),
     )
+
+
+def _options(document: dict[str, Any]) -> PlanOptions:
+    """The options, where each has a value of its type."""
+    options = PlanOptions.from_document(document)
+    for name, value in vars(options).items():
+        if name != "tokens" and type(value) is not type(vars(_DEFAULTS)[name]):
+            raise TypeError(f"option {name} is {value!r}")
+    return options
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise TypeError(f"{values!r} where texts should be")
+    return tuple(values)
+
+
+def _decode_spec(split: str, path: str, start: int, stop: int, num_bytes: int, payload_bytes: int) -> ShardSpec:
+    """One planned shard, where its path stays inside the folder."""
+    split, path = _texts([split, path])
+    numbers = (start, stop, num_bytes, payload_bytes)
+    if not all(isinstance(number, int) and 0 <= number < 1 << 62 for number in numbers) or stop < start:
+        raise ValueError(f"shard {path!r} with numbers {numbers}")
+    if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+        raise ValueError(f"path {path!r} leads out of the folder, or is none")
+    return ShardSpec(split, path, start, stop, num_bytes, payload_bytes)

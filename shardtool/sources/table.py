@@ -125,7 +125,11 @@ def _check_file(path: str) -> None:
     except IsADirectoryError as error:
         raise UsageProblem(f"--join {path} is a folder", hint="name a table", where={"path": path}) from error
     except OSError as error:
-        raise SourceNotFound(f"--join {path} cannot be opened: {error.strerror}", where={"path": path}) from error
+        raise SourceNotFound(
+            f"--join {path} cannot be opened: {error.strerror}",
+            hint="check the path, which is taken from the folder you are in",
+            where={"path": path},
+        ) from error
 
 
 # Which columns

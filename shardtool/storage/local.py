@@ -277,7 +277,10 @@ def destination_error(error: OSError, path: str) -> DestinationError | AccessDen
             hint="choose a folder that you may write",
             where=where,
         )
-    return DestinationError(f"{path} cannot be written: {error.strerror or error}", where=where)
+    hint = "choose a folder that does not exist yet, on a file system that takes new files"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        hint = "a file is where a folder should be: choose another name"
+    return DestinationError(f"{path} cannot be written: {error.strerror or error}", hint=hint, where=where)
 
 
 def free_space(folder: str) -> tuple[int, int]:
