@@ -98,12 +98,15 @@ def _ranks(found: Assignment, chosen: dict[str, Any]) -> range:
         )
     if rank is not None:
         if rank >= world_size:
-            raise UsageProblem(f"there is no rank {rank} among {world_size}", hint=f"--rank 0 to {world_size - 1}")
+            raise UsageProblem(
+                f"there is no rank {rank} among {world_size}", hint=f"ranks count from 0: --rank 0 to {world_size - 1}"
+            )
         return range(rank, rank + 1)
     if node is not None:
         if node >= found.num_nodes:
             raise UsageProblem(
-                f"there is no node {node} among {found.num_nodes}", hint=f"--node-rank 0 to {found.num_nodes - 1}"
+                f"there is no node {node} among {found.num_nodes}",
+                hint=f"nodes count from 0: --node-rank 0 to {found.num_nodes - 1}",
             )
         return range(node, world_size, found.num_nodes)
     return range(world_size)
