@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardtool.staging.background import Quiet
 from shardtool.staging.request import StageRequest
 from shardtool.staging.stage import stage
 from shardtool.storage import open_place
+
+if TYPE_CHECKING:
+    from shardtool.storage.base import Stretch
 
 JOBS = 3
 
@@ -29,9 +32,9 @@ class LoggingPlace:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def read_into(self, path: str, offset: int, view: memoryview, *, version: str = "") -> int:
+    def read_through(self, path: str, offset: int, *rest: Any, **options: Any) -> Stretch:
         os.write(self._log, f"{path} {offset}\n".encode())
-        return self.inner.read_into(path, offset, view, version=version)
+        return self.inner.read_through(path, offset, *rest, **options)
 
 
 def main(source: str, target: str, log: str) -> None:

@@ -15,6 +15,7 @@ from shardtool.hashing import BLOCK_BYTES
 from shardtool.staging.request import StageRequest
 from shardtool.staging.stage import stage
 from shardtool.storage import open_place
+from shardtool.storage.base import Stretch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardtool.staging.request import StageResult
-    from shardtool.storage.base import Place, Stat
+    from shardtool.storage.base import Place, Stat, Take
 
 
 class CountingPlace:
@@ -63,6 +64,17 @@ class CountingPlace:
         if self._spoil is not None:
             self._spoil(path, offset, view)
         return count
+
+    def buffer_bytes(self, num_bytes: int) -> int:
+        return num_bytes
+
+    def read_through(
+        self, path: str, offset: int, num_bytes: int, take: Take, buffer: memoryview, *, version: str = ""
+    ) -> Stretch:
+        before = self.inner.stat(path)
+        count = self.read_into(path, offset, buffer[:num_bytes], version=version)
+        take(buffer[:count], 0)
+        return Stretch(count, before.version, before.num_bytes)
 
 
 class Telling(Said):

@@ -388,14 +388,15 @@ def test_a_damaged_index_is_an_error_that_names_it(tmp_path: Path) -> None:
         run_stage(out, tmp_path / "nvme")
 
 
-def test_a_shard_of_another_size_is_an_error_before_it_is_read(tmp_path: Path) -> None:
+def test_a_shard_of_another_size_is_an_error_at_its_first_block(tmp_path: Path) -> None:
     out = small_data_set(tmp_path / "src")
     shard = sorted((out / "data").iterdir())[1]
     shard.write_bytes(shard.read_bytes() + b"x")
     place = CountingPlace(out)
     with pytest.raises(CorruptShard, match="the manifest says"):
         run_stage(place, tmp_path / "nvme")
-    assert not any(path.endswith(shard.name) for path, _ in place.reads)
+    assert [offset for path, offset in place.reads if path.endswith(shard.name)] == [0]
+    assert not list(only(tmp_path / "nvme").glob(f"data/{shard.name}"))
 
 
 def test_a_missing_shard_is_an_error_that_names_it(tmp_path: Path) -> None:

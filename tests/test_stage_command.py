@@ -138,11 +138,11 @@ def test_a_dry_run_tells_bytes_and_requests_and_writes_nothing(large: Path, nvme
     document = run_cli("stage", large, nvme, "--dry-run", "--json").json
     check_schema("stage-plan", document)
     assert document["missing_bytes"] == document["bytes"] == load_manifest(os.fspath(large)).num_bytes
-    assert document["requests"] == 1 + 2 * (1 + 1 + 3)  # manifest; index, stat and blocks of each shard
+    assert document["requests"] == 1 + 2 * (1 + 3)  # manifest; index and blocks of each shard
     assert not nvme.exists()
     stage(large, nvme, "--shards", "0")
     rest = run_cli("stage", large, nvme, "--dry-run", "--json").json
-    assert rest["requests"] == 1 + 5
+    assert rest["requests"] == 1 + 4
     assert "to fetch" in run_cli("stage", large, nvme, "--dry-run").out
     stage(large, nvme)
     assert run_cli("stage", large, nvme, "--dry-run", "--json").json["missing_bytes"] == 0
@@ -220,6 +220,15 @@ def test_verify_finds_damage_and_the_next_run_mends_only_that(large: Path, nvme:
     assert again["fetched_bytes"] == 16 << 20
     assert shard_bytes(only(nvme)) == shard_bytes(large)
     assert run_cli("stage", "--verify", nvme).code == 0
+
+
+@pytest.mark.parametrize("option", ["--status", "--verify", "--gc"])
+def test_a_folder_that_does_not_exist_is_an_error_with_a_way_out(option: str, tmp_path: Path) -> None:
+    ran = run_cli("stage", tmp_path / "nowhere", option)
+    assert ran.code == 6
+    assert f"{tmp_path / 'nowhere'} cannot be read: No such file" in ran.err
+    assert f"stage there first: shardtool stage SRC {tmp_path / 'nowhere'}" in " ".join(ran.err.split())
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_gc_removes_leftovers_of_the_dead_and_nothing_else(large: Path, nvme: Path) -> None:

@@ -23,7 +23,7 @@ from shardtool.staging.journal import Journal
 from shardtool.storage.local import sync_folder, write_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shardtool.model import FileRecord
     from shardtool.staging.digests import Digests
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from shardtool.storage.base import Place, Stretch
 
 TRIES = 4  # of one block, the first included
-CACHED_BYTES = 128 << 10  # digest and write find it in the CPU's cache, however many threads there are
 
 
 @dataclass(frozen=True)
@@ -87,18 +86,13 @@ class Arrival:
         route: from where to where.
         record: the file.
         digests: of its blocks; None where only the whole has one.
-
-    Raises:
-        CorruptShard: the file at the source has another size.
-        SourceNotFound: it is not there.
     """
 
     def __init__(self, route: Route, record: FileRecord, digests: Digests | None) -> None:
         self.route, self.record, self.digests = route, record, digests
         self._kind = digests or of_blocks(())
         self.part, self.final = route.target.part(record.path), route.target.final(record.path)
-        self._read_through: Callable[..., Stretch] | None = getattr(route.place, "read_through", None)
-        self._version = "" if self._read_through else _version(route.place, record)  # else the first answer tells it
+        self._version = ""  # the first answer tells it
         self._wholes = 1  # tries, where blocks have no digests
         is_damaged = os.path.exists(self.final)
         if is_damaged:  # its sound blocks are kept
@@ -132,15 +126,15 @@ class Arrival:
         """Bring one block; its bytes.
 
         Raises:
-            CorruptShard: it never had its digest.
-            SourceChanged: the file at the source is another one by now.
+            CorruptShard: it never had its digest, or the file at the source has another size.
+            SourceChanged: it is another file by now.
+            SourceNotFound: it is not there.
         """
         offset, size = self.extent(block)
-        step = CACHED_BYTES if self.route.place.is_local else size
         found = ""
         for attempt in range(TRIES):
             self.route.options.throttle.take(size)
-            count, digest = self._move(offset, size, buffer[: min(step, size)])
+            count, digest = self._move(offset, size, buffer)
             self.route.count(fetched=count, again=int(attempt > 0))
             if count == size and (self.digests is None or digest == self.digests.wanted[block]):
                 self._journal.mark(block)
@@ -150,26 +144,6 @@ class Arrival:
 
     def _move(self, offset: int, size: int, buffer: memoryview) -> tuple[int, int]:
         """(bytes, digest) of what was read and written; it counts only once it was compared."""
-        if self._read_through is not None:
-            return self._stream(self._read_through, offset, size, buffer)
-        place, path, done, digest = self.route.place, self.record.path, 0, self._kind.new()
-        while done < size:
-            view = buffer[: size - done]
-            with source_errors(place, path):
-                count = place.read_into(path, offset + done, view, version=self._version)
-            for start in range(0, count, CACHED_BYTES):
-                piece = view[start : min(start + CACHED_BYTES, count)]
-                update(digest, piece)
-                write_at(self._fd, piece, offset + done + start, self.part)
-            done += count
-            if count < len(view):
-                break
-        return done, digest.intdigest()
-
-    def _stream(
-        self, read_through: Callable[..., Stretch], offset: int, size: int, buffer: memoryview
-    ) -> tuple[int, int]:
-        """As `_move`, of a place that hands on bytes as they come."""
         digest, seen, is_in_order = self._kind.new(), 0, True
 
         def take(piece: memoryview, start: int) -> None:
@@ -180,13 +154,12 @@ class Arrival:
             write_at(self._fd, piece, offset + start, self.part)
 
         with source_errors(self.route.place, self.record.path):
-            found = read_through(self.record.path, offset, size, take, buffer, version=self._version)
+            found = self.route.place.read_through(self.record.path, offset, size, take, buffer, version=self._version)
         self._pin(found)
         if is_in_order:
             return found.num_bytes, digest.intdigest()
-        return found.num_bytes, self._kind.of(
-            os.pread(self._fd, size, offset)
-        )  # some came twice: what was written counts
+        written = os.pread(self._fd, size, offset)  # some came twice: what was written counts
+        return found.num_bytes, self._kind.of(written)
 
     def _pin(self, found: Stretch) -> None:
         """All blocks are of one version of the file, which has the size that the manifest says.
@@ -304,15 +277,6 @@ def source_errors(place: Place, path: str) -> Iterator[None]:
         ) from error
     except PermissionError as error:
         raise AccessDenied(f"{shown} may not be read: {error.strerror or error}", where={"path": shown}) from error
-
-
-def _version(place: Place, record: FileRecord) -> str:
-    """Version of the file at the source, whose size must be that of the manifest."""
-    with source_errors(place, record.path):
-        found = place.stat(record.path)
-    if found.num_bytes != record.num_bytes:
-        raise _wrong_size(place, record, found.num_bytes)
-    return found.version
 
 
 def _wrong_size(place: Place, record: FileRecord, found: int | None) -> CorruptShard:

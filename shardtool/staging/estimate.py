@@ -28,10 +28,9 @@ def estimate(place: Place, request: StageRequest) -> StagePlan:
     errands = errands_of(place, request)
     missing = [(errand, record) for errand in errands for record in _missing(errand)]
     requests, num_bytes, marked_bytes = 1, 0, 0
-    num_stats = 0 if hasattr(place, "read_through") else 1  # of a file: where a block's answer does not tell its size
     for errand, record in missing:
         files = errand.fetched_files(record)
-        requests += 1 + num_stats * len(files) + sum(map(num_blocks, files))  # index, sizes, blocks
+        requests += 1 + sum(map(num_blocks, files))  # index, blocks
         num_bytes += sum(file.num_bytes for file in files)
         for file in files:
             marked = count_marks(errand.target.journal(file.path))

@@ -105,7 +105,11 @@ def find_targets(place: str) -> list[Target]:
     try:
         names = sorted(os.listdir(place))
     except OSError as error:
-        raise DestinationError(f"{place} cannot be read: {error.strerror}", where={"path": place}) from error
+        raise DestinationError(
+            f"{place} cannot be read: {error.strerror}",
+            hint=f"name a DST that was staged to, or stage there first: shardtool stage SRC {place}",
+            where={"path": place},
+        ) from error
     folders = (os.path.join(place, name) for name in names)
     return [Target(folder) for folder in folders if os.path.isdir(os.path.join(folder, STATE))]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from shardtool.errors import CorruptShard
 from shardtool.hashing import BLOCK_BYTES, digest_chunks
 from shardtool.index_file import read_index_meta
-from shardtool.staging.arriving import CACHED_BYTES, TRIES, Arrival, is_sound, source_errors
+from shardtool.staging.arriving import TRIES, Arrival, is_sound, source_errors
 from shardtool.staging.digests import num_blocks, of_blocks, of_whole
 from shardtool.staging.unpacking import unpack
 from shardtool.storage.local import put_file
@@ -211,12 +211,9 @@ class Copier:
 
 def buffer_bytes(route: Route, shards: Sequence[ManifestShard]) -> int:
     """Memory that a thread needs: the largest block, or what is copied of it at a time."""
-    if route.place.is_local:
-        return CACHED_BYTES
     files = [file for shard in shards for file in (*shard.files, *shard.packed_files)]
     size = min(BLOCK_BYTES, max((file.num_bytes for file in files), default=0))
-    needed: Callable[[int], int] | None = getattr(route.place, "buffer_bytes", None)
-    return needed(size) if needed is not None else size
+    return route.place.buffer_bytes(size)
 
 
 class _Shard:

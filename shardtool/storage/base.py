@@ -7,13 +7,17 @@ is refused PermissionError, whatever the store; trouble of a remote store that o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardtool.hashing import FileDigest
     from shardtool.model import FileRecord
+
+
+PIECE_BYTES = 128 << 10  # passed on at once: digest and write find it in the CPU's cache, with many threads, too
+Take: TypeAlias = "Callable[[memoryview, int], None]"  # (some bytes, their place); it must not keep the view
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,22 @@ class Place(Protocol):
         """Fill `view` with the bytes of the file from `offset` on; fewer only at its end. How many there were.
 
         With `version`, SourceChanged where the file is another one by now.
+        """
+
+    def buffer_bytes(self, num_bytes: int) -> int:
+        """Memory that `read_through` needs to bring so many bytes."""
+
+    def read_through(
+        self, path: str, offset: int, num_bytes: int, take: Take, buffer: memoryview, *, version: str = ""
+    ) -> Stretch:
+        """As `read_into`, but bytes are given to `take` while they are in the CPU's cache.
+
+        Args:
+            path, offset, version: as `read_into`.
+            num_bytes: that are wanted.
+            take: called with (some bytes, how many come before them); it must not keep the view. After a break the
+                same bytes may come again.
+            buffer: of the size that `buffer_bytes` tells.
         """
 
     def list(self, prefix: str = "") -> Iterator[Stat]:

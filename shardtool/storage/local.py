@@ -14,11 +14,13 @@ from shardtool.hashing import FileDigest
 from shardtool.model import FileRecord
 from shardtool.names import DATA, HIDDEN, INDEX
 from shardtool.storage import is_remote
-from shardtool.storage.base import Stat
+from shardtool.storage.base import PIECE_BYTES, Stat, Stretch
 from shardtool.storage.regular import open_regular, opener
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from shardtool.storage.base import Take
 
 TEMP_PREFIX = ".tmp-"  # .tmp-<plan>-<shard>-<host>-<process>-<name>
 _TEMP_NAME = re.compile(r"\.tmp-[a-z0-9-]+-[0-9a-f]{8}-[0-9]+-.+")
@@ -122,21 +124,43 @@ class LocalPlace:
         Raises:
             SourceChanged: the file is not of this `version`.
         """
+        with self._opened(path, version) as (fd, _):
+            done = 0
+            while done < len(view) and (count := os.preadv(fd, [view[done:]], offset + done)):
+                done += count
+            return done
+
+    @contextmanager
+    def _opened(self, path: str, version: str) -> Iterator[tuple[int, Stat]]:
+        """A descriptor of a file, which must be of this version, and what it is."""
         with _missing(self.shown(path)):
             fd = open_regular(self.shown(path))
         try:
-            if version and _stat_of(path, os.fstat(fd)).version != version:
+            found = _stat_of(path, os.fstat(fd))
+            if version and found.version != version:
                 raise SourceChanged(
                     f"{self.shown(path)} is not the file that it was",
                     hint="run the command again when nothing writes there",
                     where={"path": self.shown(path)},
                 )
-            done = 0
-            while done < len(view) and (count := os.preadv(fd, [view[done:]], offset + done)):
-                done += count
-            return done
+            yield fd, found
         finally:
             os.close(fd)
+
+    def buffer_bytes(self, num_bytes: int) -> int:
+        """Memory that `read_through` needs to bring so many bytes."""
+        return min(num_bytes, PIECE_BYTES)
+
+    def read_through(
+        self, path: str, offset: int, num_bytes: int, take: Take, buffer: memoryview, *, version: str = ""
+    ) -> Stretch:
+        """As `read_into`, but bytes are given to `take` piece by piece; see Place."""
+        with self._opened(path, version) as (fd, found):
+            done = 0
+            while done < num_bytes and (count := os.preadv(fd, [buffer[: num_bytes - done]], offset + done)):
+                take(buffer[:count], done)
+                done += count
+            return Stretch(done, found.version, found.num_bytes)
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
         """All files whose path begins with `prefix`, in any order; none where the folder does not exist."""

@@ -12,10 +12,10 @@ import pytest
 from fault_proxy import Fault, FaultProxy
 
 from shardtool.errors import AccessDenied, DestinationError, NoSpace, RemoteError, SourceChanged
-from shardtool.storage.base import Stretch
+from shardtool.storage.base import PIECE_BYTES, Stretch
 from shardtool.storage.s3.client import S3Client, forget_clients
 from shardtool.storage.s3.journal import open_uploads
-from shardtool.storage.s3.place import PIECE_BYTES, S3Place
+from shardtool.storage.s3.place import S3Place
 from shardtool.storage.s3.retry import Pace, retries_so_far
 from shardtool.storage.s3.settings import S3Settings
 

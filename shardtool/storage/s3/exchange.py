@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+    from shardtool.storage.base import Take
 
 Key: TypeAlias = str | bytes  # of an object: any text, or its UTF-8 bytes
 Query: TypeAlias = tuple[tuple[str, str], ...]
@@ -46,9 +48,6 @@ class Response:
 def if_match(version: str) -> dict[str, str]:
     """The header that asks for this version and no other; none for ""."""
     return {"if-match": f'"{version}"'} if version else {}
-
-
-Take: TypeAlias = "Callable[[memoryview, int], None]"  # (some bytes, their place); it must not keep the view
 
 
 class Pieces:

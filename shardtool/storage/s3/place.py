@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from shardtool.errors import RemoteError
-from shardtool.storage.base import Stat, Stretch
+from shardtool.storage.base import PIECE_BYTES, Stat, Stretch
 from shardtool.storage.s3.address import SCHEME, object_url, split_url
 from shardtool.storage.s3.checksums import body_headers
 from shardtool.storage.s3.client import client_for
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from shardtool.model import FileRecord
+    from shardtool.storage.base import Take
     from shardtool.storage.s3.client import S3Client
-    from shardtool.storage.s3.exchange import Take
 
 DELETE_AT_ONCE = 1000
-PIECE_BYTES = 128 << 10  # eight threads: a third less CPU than 512 KiB, which the others push out of the cache
 _NO_BULK_DELETE = (400, 405, 411, 501)
 
 
@@ -102,15 +101,7 @@ class S3Place:
     def read_through(
         self, path: str, offset: int, num_bytes: int, take: Take, buffer: memoryview, *, version: str = ""
     ) -> Stretch:
-        """As `read_into`, but bytes are given to `take` while they are in the CPU's cache.
-
-        Args:
-            path, offset, version: as `read_into`.
-            num_bytes: that are wanted.
-            take: called with (some bytes, how many come before them); it must not keep the view. After a break the
-                same bytes may come again.
-            buffer: of the size that `buffer_bytes` tells.
-        """
+        """As `read_into`, but bytes are given to `take` piece by piece; see Place."""
         if not self._takes_pieces():
             found = self._fill(path, offset, buffer[:num_bytes], version)
             for start in range(0, found.num_bytes, PIECE_BYTES):
