@@ -355,6 +355,18 @@ def test_an_interrupt_ends_the_copy_and_a_rerun_goes_on(
     assert shard_bytes(only(tmp_path)) == shard_bytes(large)
 
 
+def test_a_journal_that_a_kill_left_beside_a_finished_shard_goes(large: Path, tmp_path: Path) -> None:
+    run_stage(large, tmp_path)
+    parts = only(tmp_path) / ".stage" / "parts" / "data"
+    name = min(shard_bytes(large))
+    (parts / f"{name}.blocks").write_text("x")
+    (parts / "other.part").write_text("x")
+    (parts / "other.blocks").write_text("x")
+    again = run_stage(large, tmp_path)
+    assert again.fetched_bytes == 0
+    assert sorted(os.listdir(parts)) == ["other.blocks", "other.part"]
+
+
 def test_a_short_answer_is_no_block(large: Path, tmp_path: Path) -> None:
     class Short(CountingPlace):
         def read_into(self, path: str, offset: int, view: memoryview, *, version: str = "") -> int:

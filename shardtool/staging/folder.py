@@ -98,6 +98,16 @@ def make_folders(target: Target) -> None:
         os.makedirs(target.parts, exist_ok=True)
 
 
+def sweep_journals(target: Target) -> None:
+    """Remove journals without a part: a kill came between the two. Only for who holds the lock."""
+    for folder, _, names in os.walk(target.parts):
+        for name in names:
+            journal = os.path.join(folder, name)
+            if name.endswith(".blocks") and not os.path.exists(journal.removesuffix(".blocks") + ".part"):
+                with write_errors(journal):
+                    os.unlink(journal)
+
+
 def find_targets(place: str) -> list[Target]:
     """Staged data sets at `place`: itself, or the folders right below it."""
     if os.path.isdir(os.path.join(place, STATE)):

@@ -21,7 +21,7 @@ from shardtool.staging.arriving import CopyOptions, Route
 from shardtool.staging.disk import allocate, check_room, open_part, warning_for
 from shardtool.staging.election import elected, files_of
 from shardtool.staging.errands import errands_of, later_shards
-from shardtool.staging.folder import Staged, VerifiedTable, make_folders, read_staged, write_staged
+from shardtool.staging.folder import Staged, VerifiedTable, make_folders, read_staged, sweep_journals, write_staged
 from shardtool.staging.request import StageResult
 from shardtool.staging.rolling import known_uses, roll
 from shardtool.staging.throttle import Throttle
@@ -160,6 +160,7 @@ def _bring(
     route: Route, errand: Errand, request: StageRequest, advance: Advance, result: StageResult, *, stays: bool
 ) -> None:
     """As the one that copies."""
+    sweep_journals(errand.target)
     if _is_window(errand, request):
         _prepare(route, errand, request, [])
         done = roll(route, errand, request, advance, stays=stays)
