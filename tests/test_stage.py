@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -365,6 +366,19 @@ def test_a_journal_that_a_kill_left_beside_a_finished_shard_goes(large: Path, tm
     again = run_stage(large, tmp_path)
     assert again.fetched_bytes == 0
     assert sorted(os.listdir(parts)) == ["other.blocks", "other.part"]
+
+
+def test_threads_say_side_by_side_how_far_they_are(small: Path, tmp_path: Path) -> None:
+    run_stage(small, tmp_path)
+    folder = os.fspath(only(tmp_path))
+
+    def say(_: int) -> None:
+        for position in range(100):
+            reached(folder, position)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(say, range(4)))
+    assert (only(tmp_path) / ".stage" / "position").read_text() == "99\n"
 
 
 def test_a_short_answer_is_no_block(large: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
@@ -88,7 +89,8 @@ def reached(folder: str, position: int) -> None:
 
     One process of a node calls it, as often as it likes; it writes a small file.
     """
-    put_file(Target(folder).state, _POSITION, b"%d\n" % position, tag="stage", durable=False)
+    tag = f"stage-{threading.get_native_id()}"  # threads of a process write side by side
+    put_file(Target(folder).state, _POSITION, b"%d\n" % position, tag=tag, durable=False)
 
 
 def reached_position(target: Target) -> int:
