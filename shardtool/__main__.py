@@ -37,6 +37,7 @@ class Terminated(KeyboardInterrupt):
 def main() -> None:
     """Run the command line of this process and exit."""
     _open_standard_streams()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads begin by spinning for 0.1 s; nothing here needs them
     sys.exit(run(sys.argv[1:]))
 
 

@@ -64,5 +64,6 @@ def give_to_somebody(folder: Path) -> None:
 
 def read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read as from a device that is waited for."""
-    monkeypatch.setattr("shardtool.sources.reader.MEDIUM.is_cold", True)
-    monkeypatch.setattr("shardtool.sources.reader.COLD_FILE_SECONDS", -1.0)
+    monkeypatch.setattr("shardtool.sources.medium.MEDIUM.is_cold", True)
+    monkeypatch.setattr("shardtool.sources.medium.JUDGED_FILES", 1 << 62)
+    monkeypatch.setattr("shardtool.sources.medium.JUDGED_BYTES", 1 << 62)

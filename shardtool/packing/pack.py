@@ -22,8 +22,9 @@ from shardtool.packing.receipts import write_receipt
 from shardtool.planning.plan_file import read_rows
 from shardtool.plugins import resolve
 from shardtool.samples import member_names
+from shardtool.sources.medium import MEDIUM
 from shardtool.sources.opening import open_reader
-from shardtool.sources.reader import FRESH_SECONDS, MEDIUM
+from shardtool.sources.reader import FRESH_SECONDS
 from shardtool.storage import open_place
 from shardtool.storage.retries import new_retries
 from shardtool.storage.shard_file import ShardFile

@@ -7,7 +7,6 @@ slab of the caller; at most MAX_FILES descriptors.
 from __future__ import annotations
 
 import os
-import time
 from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
@@ -17,7 +16,8 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import AccessDenied, SourceChanged, SourceError, SourceNotFound
-from shardtool.sources.reader import MEDIUM, WINDOW_BYTES, failures_of
+from shardtool.sources.medium import MEDIUM, Mark
+from shardtool.sources.reader import WINDOW_BYTES, failures_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ class RangeReader:
             SourceChanged: a shard file is another one than was scanned.
             SourceError: it cannot be read, or a part is not what its digest says.
         """
-        began = time.monotonic()
+        began = Mark.now()
         digests = []
         for part, start in zip(range(first, last), starts, strict=True):
             if MEDIUM.is_cold:
@@ -70,7 +70,7 @@ class RangeReader:
             view = slab[start : start + self._sizes[part]]
             self._read(part, view)
             digests.append(xxhash.xxh3_64_intdigest(view))
-        MEDIUM.note(last - first, sum(self._sizes[first:last]), time.monotonic() - began)
+        MEDIUM.note(last - first, sum(self._sizes[first:last]), began)
         self._check(first, digests)
         return digests
 

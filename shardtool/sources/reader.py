@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import time
 from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -20,6 +19,7 @@ import xxhash
 
 from shardtool import columns
 from shardtool.errors import AccessDenied, SourceChanged, SourceError, SourceNotFound
+from shardtool.sources.medium import MEDIUM, Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,9 +30,6 @@ BATCH_FILES = 128  # opened together while reads come from memory; 32 is 10 % sl
 WINDOW_FILES = 64  # measured: 16 too few, 256 no better
 WINDOW_BYTES = 32 << 20
 FRESH_SECONDS = 5.0  # a guard this young is not looked at again; attribute caches of NFS keep theirs 3 to 60 s
-COLD_FILE_SECONDS = 40e-6  # a warm open-read-close of a small file takes 5-10 us, a cold one 80 us and more
-COLD_BYTE_SECONDS = 1 / 1.5e9  # warm reads run at 4 GB/s and more
-JUDGED_FILES, JUDGED_BYTES = 64, 16 << 20  # read before the medium is judged
 ADVISED_BYTES = 4 << 20  # of one file; beyond that sequential read-ahead does better
 FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a fifo put in place of a file must not block
 
@@ -63,30 +60,6 @@ def failures_of(num_parts: int, read: Callable[[int], Iterable[object]]) -> list
         except SourceError as error:
             found.append((part, error))
     return found
-
-
-class Medium:
-    """Whether reads wait for a device, judged by how long they take; kept from shard to shard."""
-
-    def __init__(self) -> None:
-        self.is_cold = False
-        self._reset()
-
-    def _reset(self) -> None:
-        self._files, self._bytes, self._seconds = 0, 0, 0.0
-
-    def note(self, num_files: int, num_bytes: int, seconds: float) -> None:
-        """Take account of files that were read; every so often, decide."""
-        self._files += num_files
-        self._bytes += num_bytes
-        self._seconds += seconds
-        if self._files >= JUDGED_FILES or self._bytes >= JUDGED_BYTES:
-            warm = self._files * COLD_FILE_SECONDS + self._bytes * COLD_BYTE_SECONDS
-            self.is_cold = self._seconds > (warm / 2 if self.is_cold else warm)
-            self._reset()
-
-
-MEDIUM = Medium()  # of this process
 
 
 class LocalReader:
@@ -126,14 +99,14 @@ class LocalReader:
             SourceChanged: size or mtime differ from the guard.
             SourceError: a file cannot be read.
         """
-        began = time.monotonic()
+        began = Mark.now()
         if MEDIUM.is_cold or self._window:
             digests = self._fill_ahead(first, last, starts, slab)
         elif self._data is None:
-            digests = self._fill_files(range(first, last), starts, slab, is_fresh=began < self._fresh_until)
+            digests = self._fill_files(range(first, last), starts, slab, is_fresh=began.seconds < self._fresh_until)
         else:
-            digests = self._fill_mixed(first, last, starts, slab, is_fresh=began < self._fresh_until)
-        MEDIUM.note(last - first, sum(self._sizes[first:last]), time.monotonic() - began)
+            digests = self._fill_mixed(first, last, starts, slab, is_fresh=began.seconds < self._fresh_until)
+        MEDIUM.note(last - first, sum(self._sizes[first:last]), began)
         return digests
 
     def _fill_files(self, parts: Sequence[int], starts: list[int], slab: memoryview, *, is_fresh: bool) -> list[int]:
