@@ -37,7 +37,7 @@ class Terminated(KeyboardInterrupt):
 def main() -> None:
     """Run the command line of this process and exit."""
     _open_standard_streams()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads begin by spinning for 0.1 s; nothing here needs them
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin for 0.1 s, and have nothing to do
     sys.exit(run(sys.argv[1:]))
 
 
