@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from shardtool import columns
 from shardtool.errors import ShardtoolError, SourceError, UsageProblem
 from shardtool.hashing import digest_chunks
 from shardtool.manifest import MANIFEST
@@ -175,15 +176,17 @@ def _one_file(source: str) -> InputFile | None:
     return InputFile(root, os.fsencode(name), found.num_bytes, 0, *kind_of(name), found.version)
 
 
-def _rows(table: EntryTable) -> list[InputFile]:
-    """The files of a source."""
-    versions = [b""] * table.num_entries if table.versions is None else table.versions.to_pylist()
-    files = []
-    for row, version in enumerate(versions):
-        path, size, mtime_ns = table.path(row), int(table.sizes[row]), int(table.mtimes_ns[row])
-        kind = kind_of(os.fsdecode(path))
-        files.append(InputFile(table.roots[0], path, size, mtime_ns, *kind, (version or b"").decode()))
-    return files
+def _rows(table: EntryTable) -> Iterator[InputFile]:
+    """The files of a source, in its order."""
+    sizes, mtimes_ns = table.sizes.tolist(), table.mtimes_ns.tolist()
+    for folder, first, end in table.folders():
+        prefix = table.dirs[folder] + b"/" if table.dirs[folder] else b""
+        versions = columns.to_list(table.versions.slice(first, end - first)) if table.versions is not None else None
+        for number, name in enumerate(columns.to_list(table.names.slice(first, end - first))):
+            kind = kind_of(os.fsdecode(name))
+            version = (versions[number] or b"").decode() if versions else ""
+            row = first + number
+            yield InputFile(table.roots[0], prefix + name, sizes[row], mtimes_ns[row], *kind, version)
 
 
 def kind_of(name: str) -> tuple[str, str]:
@@ -215,10 +218,12 @@ def _is_archive(file: InputFile) -> bool:
 def _check_text(files: list[InputFile]) -> None:
     """Refuse pictures and their like before anything is written; without a telling name, by a zero byte."""
     texts = [file for file in files if file.kind == TEXT and not file.compression]
-    told = {file: _is_binary_by_name(file) for file in texts}
-    unsure = [file for file, is_binary in told.items() if is_binary is None]
-    told.update(zip(unsure, side_by_side(_has_zero_byte, unsure), strict=True))
-    wrong = [file for file in texts if told[file]]
+    told = [_is_binary_by_name(file) for file in texts]
+    unsure = [number for number, is_binary in enumerate(told) if is_binary is None]
+    looked_at = side_by_side(_has_zero_byte, [texts[number] for number in unsure])
+    for number, is_binary in zip(unsure, looked_at, strict=True):
+        told[number] = is_binary
+    wrong = [file for file, is_binary in zip(texts, told, strict=True) if is_binary]
     if wrong:
         shown = "\n".join(f"  {file.full_path}" for file in wrong[:5])
         raise UsageProblem(
