@@ -79,7 +79,8 @@ def start_process(context: BaseContext) -> tuple[BaseProcess, Connection]:
         WorkerLost: the system cannot start one.
     """
     ours, theirs = multiprocessing.Pipe()
-    process: BaseProcess = context.Process(target=_main, args=(theirs,), daemon=True)  # type: ignore[attr-defined]
+    given = (theirs, dict(os.environ))
+    process: BaseProcess = context.Process(target=_main, args=given, daemon=True)  # type: ignore[attr-defined]
     try:
         is_spawned = context.get_start_method() == "spawn"
         with _START_LOCK, _hidden_main(), _child_environment(), _signals_blocked() if is_spawned else nullcontext():
@@ -135,7 +136,9 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _main(connection: Connection) -> None:
+def _main(connection: Connection, environment: dict[str, str]) -> None:
+    os.environ.clear()  # that of the fork server is as old as the first pool of its parent
+    os.environ.update(environment)
     gc.freeze()  # what the fork server imported is never garbage; its pages stay shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGALRM):

@@ -345,3 +345,13 @@ def test_the_environment_and_the_main_module_are_left_as_they_were() -> None:
         list(pool.run("worker_tasks:times", [1], context=1))
     assert dict(os.environ) == before
     assert getattr(sys.modules["__main__"], "__spec__", None) is spec
+
+
+def test_workers_see_the_environment_of_their_pool_not_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("1", "2", None):
+        if value is None:
+            monkeypatch.delenv("SHARDTOOL_TEST_VALUE")
+        else:
+            monkeypatch.setenv("SHARDTOOL_TEST_VALUE", value)
+        with WorkerPool(1) as pool:
+            assert list(pool.run("worker_tasks:variable", ["SHARDTOOL_TEST_VALUE"])) == [("SHARDTOOL_TEST_VALUE", value)]

@@ -30,6 +30,10 @@ def pid(_: Any, task: Any) -> int:
     return os.getpid()
 
 
+def variable(_: Any, name: str) -> str | None:
+    return os.environ.get(name)
+
+
 def big(context: int, task: int) -> bytes:
     return bytes([task]) * context
 
