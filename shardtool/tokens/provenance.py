@@ -1,7 +1,8 @@
 """`.shardtool/provenance/00017.parquet`: which document each run of tokens of a shard came from.
 
 A row a run: sequence of the shard, first token in it, key of the document, first token in that, tokens, and bytes of
-the document's text. Row groups are written as they come, so memory does not grow with the shard.
+the document's text. Row groups of a fixed number of rows are written as they fill, so memory does not grow with the
+shard, and bytes do not follow from how the rows came.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SCHEMA = pa.schema(
         pa.field("text_bytes", pa.int64(), nullable=False),
     ]
 )
-_GROUP_ROWS = 1 << 16
+GROUP_ROWS = 1 << 16
 
 
 def provenance_path(shard: int, total: int) -> str:
@@ -62,15 +63,22 @@ class ProvenanceWriter:
         arrays += [pa.array(start), pa.array(tokens), pa.array(text_bytes)]
         self._held.append(pa.record_batch(arrays, schema=_SCHEMA))
         self._rows += len(sequence)
-        if self._rows >= _GROUP_ROWS:
-            self._flush()
+        if self._rows >= GROUP_ROWS:
+            self._write_groups()
 
-    def _flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(pa.Table.from_batches(self._held, _SCHEMA), row_group_size=_GROUP_ROWS)
-        self._held, self._rows = [], 0
+    def _write_groups(self) -> None:
+        """Write the row groups that are full, each as one chunk: pages end where chunks do. Keep the rest."""
+        held, first = pa.Table.from_batches(self._held, _SCHEMA), 0
+        while first + GROUP_ROWS <= self._rows:
+            self._write(held.slice(first, GROUP_ROWS))
+            first += GROUP_ROWS
+        self._held, self._rows = held.slice(first).to_batches(), self._rows - first
+
+    def _write(self, rows: Any) -> None:
+        self._writer.write_table(rows.combine_chunks(), row_group_size=GROUP_ROWS)
 
     def finish(self) -> None:
         """Write what is held, and the footer."""
-        self._flush()
+        if self._rows:
+            self._write(pa.Table.from_batches(self._held, _SCHEMA))
         self._writer.close()
