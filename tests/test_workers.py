@@ -354,4 +354,6 @@ def test_workers_see_the_environment_of_their_pool_not_of_the_first_one(monkeypa
         else:
             monkeypatch.setenv("SHARDTOOL_TEST_VALUE", value)
         with WorkerPool(1) as pool:
-            assert list(pool.run("worker_tasks:variable", ["SHARDTOOL_TEST_VALUE"])) == [("SHARDTOOL_TEST_VALUE", value)]
+            assert list(pool.run("worker_tasks:variable", ["SHARDTOOL_TEST_VALUE"])) == [
+                ("SHARDTOOL_TEST_VALUE", value)
+            ]

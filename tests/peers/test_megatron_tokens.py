@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ with warnings.catch_warnings():
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset, IndexedDatasetBuilder
-from token_data import pack_lines, pairs_of
+from token_data import pack_lines, pairs_of, predicted
 
 from shardtool.formats.bin_index import encode_idx
 from shardtool.token_options import TokenOptions
@@ -74,14 +75,19 @@ class Tokenizer:
     unique_identifiers = {"class": "bytes"}  # noqa: RUF012
 
 
-def gpt_dataset(prefix: Path, tmp_path: Path, length: int, samples: int) -> Any:
+def gpt_datasets(
+    cache: Path | None, length: int, prefixes: dict[str, list[str]], samples: int, validation_samples: int = 0
+) -> Any:
+    """(train, validation) GPT data sets of so many samples, each over the pairs of its split."""
+    blends = [(prefixes[name], None) if prefixes.get(name) else None for name in ("train", "validation", "test")]
     config = GPTDatasetConfig(
-        random_seed=1, sequence_length=length, blend=([str(prefix)], None), split="1,0,0",
-        path_to_cache=str(tmp_path / "cache"), tokenizer=Tokenizer(), reset_position_ids=False,
-        reset_attention_mask=False, eod_mask_loss=False, mid_level_dataset_surplus=0.005,
+        random_seed=1, sequence_length=length, blend_per_split=blends, path_to_cache=cache and str(cache),
+        tokenizer=Tokenizer(), mid_level_dataset_surplus=0.005,
+        reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False,
     )  # fmt: skip
-    built = BlendedMegatronDatasetBuilder(GPTDataset, [samples, 0, 0], lambda: True, config).build()
-    return built[0]
+    sizes = [samples, validation_samples, 0]
+    built = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, config).build()
+    return built[:2]
 
 
 @pytest.fixture(autouse=True)
@@ -91,26 +97,58 @@ def quiet() -> Any:
         yield
 
 
-def test_samples_of_a_gpt_data_set_are_the_slices_that_follow_from_the_pair(tmp_path: Path) -> None:
-    out = pack_lines(tmp_path, TokenOptions(), shards=1)
-    ((prefix, docs),) = pairs_of(out)
-    data = gpt_dataset(prefix, tmp_path, 64, 20)
-    stream = [token for number in data.document_index.tolist() for token in docs[number]]
-    for number in range(20):
-        at = 64 * int(data.shuffle_index[number])
-        sample = data[number]
-        assert sample["tokens"].tolist() == stream[at : at + 64]
-        assert sample["labels"].tolist() == stream[at + 1 : at + 65]
+@pytest.mark.parametrize("context", [0, 48])
+def test_every_sample_of_gpt_data_sets_is_the_slice_that_the_data_set_predicts(tmp_path: Path, context: int) -> None:
+    """From the source, manifest, indexes and provenance alone: the pairs are read by Megatron, not by the test."""
+    out = pack_lines(tmp_path, TokenOptions(context=context), shards=1, split="train=0.7,validation=0.3")
+    wanted = predicted(out)
+    prefixes = {name: [str(prefix) for prefix in shards] for name, shards in wanted.items()}
+    for name, data in zip(
+        ("train", "validation"), gpt_datasets(tmp_path / "cache", 64, prefixes, 150, 40), strict=True
+    ):
+        ((prefix, sequences),) = wanted[name].items()
+        assert data.dataset.path_prefix == str(prefix)
+        order = data.document_index.tolist()
+        epochs = len(order) // len(sequences)
+        assert sorted(order) == sorted(epochs * list(range(len(sequences)))), "every sequence once an epoch"
+        stream = [token for number in order for token in sequences[number]]
+        places = data.shuffle_index.tolist()
+        assert len(data) == len(places) == (len(stream) - 1) // 64
+        assert sorted(places) == list(range(len(places)))
+        for number, place in enumerate(places):
+            sample = data[number]
+            assert sample["tokens"].tolist() == stream[64 * place : 64 * place + 64], (name, number)
+            assert sample["labels"].tolist() == stream[64 * place + 1 : 64 * place + 65], (name, number)
 
 
-def test_sequences_of_a_context_are_the_samples_of_that_length(tmp_path: Path) -> None:
+def test_samples_of_several_shards_are_those_of_each(tmp_path: Path) -> None:
+    out = pack_lines(tmp_path, TokenOptions(), shards=3)
+    wanted = predicted(out)["train"]
+    prefixes = [str(prefix) for prefix in wanted]
+    data, _ = gpt_datasets(None, 32, {"train": prefixes}, 200)  # with a cache, a blend asks torch for its rank
+    streams = {
+        member.dataset.path_prefix: [
+            token
+            for number in member.document_index.tolist()
+            for token in wanted[Path(member.dataset.path_prefix)][number]
+        ]
+        for member in data.datasets
+    }
+    assert list(streams) == prefixes
+    for number in range(len(data)):
+        member = data.datasets[int(data.dataset_index[number])]
+        at = 32 * int(member.shuffle_index[int(data.dataset_sample_index[number])])
+        assert data[number]["tokens"].tolist() == streams[member.dataset.path_prefix][at : at + 32]
+
+
+def test_sequences_of_a_context_are_the_samples_of_that_length_each_once(tmp_path: Path) -> None:
     out = pack_lines(tmp_path, TokenOptions(context=16), shards=1)
-    ((prefix, sequences),) = pairs_of(out)
-    data = gpt_dataset(prefix, tmp_path, 16, len(sequences) - 1)
-    wanted = sorted(map(tuple, sequences))
-    found = [tuple(data[number]["tokens"].tolist()) for number in range(len(sequences) - 1)]
-    assert all(sample in wanted for sample in found)
-    assert len(found) == len(sequences) - 1
+    ((prefix, sequences),) = predicted(out)["train"].items()
+    data, _ = gpt_datasets(tmp_path / "cache", 16, {"train": [str(prefix)]}, len(sequences) - 1)
+    wanted = Counter(map(tuple, sequences))
+    found = Counter(tuple(data[number]["tokens"].tolist()) for number in range(len(data)))
+    assert not found - wanted, "samples that are no sequence, or come more often than it"
+    assert (wanted - found).total() == 1, "the last one lacks a token after it"
 
 
 def test_the_arguments_we_emit_are_what_its_training_loads(tmp_path: Path) -> None:
