@@ -177,6 +177,7 @@ def test_pairs_without_a_manifest_are_verified(tmp_path: Path) -> None:
     found = run_cli("verify", tmp_path / "pairs", "--json")
     assert found.code == 4
     assert [(p["kind"], Path(p["path"]).name) for p in found.json["problems"]] == [("documents", "a.idx")]
+    assert f"shardtool index --repair {pair}:" in found.error["hint"]
 
 
 def test_overwrite_takes_all_that_is_ours(out: Path) -> None:

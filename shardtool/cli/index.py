@@ -53,6 +53,14 @@ if TYPE_CHECKING:
     default="",
     help="For --emit energon of a data set without splits: give whole shards to train, val, test.",
 )
+@click.option(
+    "--repair",
+    cls=GroupedOption,
+    section="Running",
+    is_flag=True,
+    help="Mend the .idx of the .bin/.idx pairs that OUT names (prefixes, folders); the .bin is left alone, the damaged .idx kept "
+    "as .idx.damaged.",
+)
 @options("workers")
 @s3_options
 @output_options
@@ -62,9 +70,18 @@ def command(
     out_dir: str | None,
     emit: tuple[str, ...],
     split_shards: str,
+    repair: bool,
     workers: int,
 ) -> None:
     """Publish the manifest when all shards are there, rebuild what was lost of it, or index shards of other tools."""
+    if repair:
+        if out_dir or emit or split_shards:
+            raise UsageProblem(
+                "--repair goes alone: --out-dir, --emit and --split-shards are for data sets",
+                hint="first --repair, then the other",
+            )
+        _repair(output, places)
+        return
     from shardtool.report.index import emitted_text, index_text, skipped_text
 
     if split_shards and "energon" not in emit:
@@ -82,6 +99,32 @@ def command(
         output.warn(notice)
     if not result.is_unchanged:
         output.hint(f"shardtool verify {result.out} --deep · shardtool stats {result.out}")
+
+
+def _repair(output: Output, places: tuple[str, ...]) -> None:
+    """`shardtool/repair/1`."""
+    from shardtool.report.index import repair_text
+    from shardtool.tokens.mend import mend_pairs
+
+    pairs = mend_pairs(places)
+    document = {
+        "schema": "shardtool/repair/1",
+        "pairs": [
+            {
+                "prefix": pair.prefix,
+                "mended": list(pair.mended),
+                "kept": pair.kept or None,
+                "sequences": pair.num_sequences,
+                "documents": pair.num_documents,
+                "tokens": pair.num_tokens,
+            }
+            for pair in pairs
+        ],
+    }
+    mended = [pair.prefix for pair in pairs if pair.mended]
+    output.result(document, repair_text(pairs), brief="\n".join(mended))
+    if mended:
+        output.hint(f"shardtool verify {mended[0]} --deep")
 
 
 def _index(output: Output, places: tuple[str, ...], out_dir: str, workers: int) -> RebuildResult:

@@ -276,7 +276,7 @@ def check_room(header: IdxHeader, size: int, path: str) -> None:
         raise CorruptShard(
             f"{path} is cut short: {header.num_sequences:,} sequences and {header.num_entries:,} document entries take "
             f"{header.num_bytes:,} bytes, it has {size:,}",
-            hint="copy it again, or: shardtool merge --repair PREFIX -o MENDED",
+            hint=f"copy it again, or: shardtool index --repair {os.path.splitext(path)[0]}",
             where={"path": path},
         )
 

@@ -43,6 +43,7 @@ class PairReport:
     num_tokens: int = 0
     smallest_id: int | None = None  # looked at by a deep check only
     largest_id: int | None = None
+    has_modes: bool = False  # a byte a sequence after the documents, of multimodal data
     faults: list[PairFault] = field(default_factory=list)
 
     def add(self, kind: str, message: str, path: str, offset: int | None = None) -> None:
@@ -94,7 +95,9 @@ def check_pair(place: str, *, deep: bool = False, vocab_size: int = 0) -> PairRe
     size = os.stat(idx_path).st_size
     if size < header.num_bytes:
         report.add("truncated_index", f"expected {header.num_bytes:,} bytes, found {size:,}", idx_path, size)
-    elif size not in (header.num_bytes, header.num_bytes + header.num_sequences):  # modes of multimodal sequences
+    elif size == header.num_bytes + header.num_sequences > header.num_bytes:
+        report.has_modes = True
+    elif size != header.num_bytes:
         text = f"{size - header.num_bytes:,} bytes after the last array; readers do not notice"
         report.add("trailing_bytes", text, idx_path, header.num_bytes)
     if size >= header.pointers_at:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from shardtool.units import format_bytes, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shardtool.emitted import Emitted
     from shardtool.indexing.rebuild import RebuildResult
+    from shardtool.tokens.mend import Looked
 
 _SHOWN = 2
 
@@ -49,3 +52,15 @@ def skipped_text(skipped: dict[str, int]) -> str:
         return ""
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in skipped.items())
     return f"part of no sample, and not indexed: {plural(sum(skipped.values()), 'member')} of the shards ({reasons})"
+
+
+def repair_text(pairs: Sequence[Looked]) -> str:
+    """A line for each pair that was mended, with what was wrong and where the old `.idx` is; the sound ones counted."""
+    lines = []
+    for pair in pairs:
+        if pair.mended:
+            holds = f"{plural(pair.num_documents, 'document')}, {plural(pair.num_tokens, 'token')}"
+            kept = f"as it was: {pair.kept}" if pair.kept else "again what the manifest says"
+            lines += [f"mended {pair.prefix}.idx   {', '.join(pair.mended)}   {holds}", f"       {kept}"]
+    sound = sum(not pair.mended for pair in pairs)
+    return "\n".join(lines + ([f"sound  {plural(sound, 'pair')}; nothing to mend"] if sound else []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 from shardtool.report.text import printable
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from shardtool.verification.verify import VerifyResult
 
 MAX_LINES = 20
+_NAMED = 5  # pairs in a hint
 _LOST = ("missing", "truncated", "size", "altered", "structure", "unreadable")
+_MENDED = {"documents", "dtype", "negative_length", "pointer_overflow", "pointers", "trailing_bytes", "truncated_index"}
 _REBUILT = ("index", "manifest", "labels", "totals")
 
 
@@ -53,6 +56,10 @@ def repair_hint(result: VerifyResult) -> str:
     kinds = {fault.kind for fault in result.faults}
     out = result.path.rstrip("/") or "/"
     hints = []
+    if not result.dataset_id and kinds & _MENDED and "oversized" not in kinds:
+        pairs = dict.fromkeys(os.path.splitext(fault.path)[0] for fault in result.faults)
+        named = " ".join(shlex.quote(pair) for pair in list(pairs)[:_NAMED])
+        return f"shardtool index --repair {named}: where what is wrong can be told from the rest of the pair"
     if not result.dataset_id and kinds != {"manifest"}:
         return "copy these shards again from where they came, or unpack them and pack the folder"
     if kinds & {*_LOST}:

@@ -15,7 +15,9 @@ import numpy as np
 from shardtool.errors import CorruptShard, DestinationExists, PlanError, UsageProblem
 from shardtool.formats.bin_index import (
     CODE_OF,
+    DOCUMENT_BYTES,
     MAX_SEQUENCES,
+    SEQUENCE_BYTES,
     IdxHeader,
     array_chunks,
     encode_header,
@@ -31,6 +33,7 @@ from shardtool.tokens.repair import repaired
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from shardtool.formats.bin_pairs import PairReport
     from shardtool.model import Int64Array
 
 _COPY_BYTES = 64 << 20
@@ -45,6 +48,7 @@ class Pair:
     num_tokens: int
     mended: tuple[str, ...] = ()
     arrays: tuple[Any, Any] | None = None  # lengths and document entries, where the .idx on disk is not to be used
+    has_modes: bool = False  # a byte a sequence after the documents, of multimodal data
 
     def lengths(self, low: int, high: int) -> Iterator[Any]:
         """int32 pieces: tokens of the sequences [low, high)."""
@@ -59,6 +63,11 @@ class Pair:
             yield self.arrays[1][low:high]
         else:
             yield from array_chunks(f"{self.prefix}.idx", self.header.documents_at + 8 * low, high - low, "<i8")
+
+    def modes(self, low: int, high: int) -> Iterator[Any]:
+        """uint8 pieces: modes of the sequences [low, high)."""
+        if self.has_modes:
+            yield from array_chunks(f"{self.prefix}.idx", self.header.num_bytes + low, high - low, "u1")
 
     @property
     def num_documents(self) -> int:
@@ -92,7 +101,7 @@ def open_pairs(places: Sequence[str], *, repair: bool = False) -> list[Pair]:
 
     Raises:
         SourceNotFound, CorruptShard: a file is gone or damaged; with `repair`, one whose information is lost.
-        UsageProblem: they hold different types of ids.
+        UsageProblem: they hold different types of ids, or modes of sequences in some of them only.
     """
     pairs = [_open_pair(place, repair=repair) for place in places]
     kinds = {pair.header.dtype.name: pair.prefix for pair in pairs}
@@ -101,6 +110,12 @@ def open_pairs(places: Sequence[str], *, repair: bool = False) -> list[Pair]:
             "pairs of different types cannot be merged: " + ", ".join(f"{path} is {k}" for k, path in kinds.items()),
             hint="pack one of them again with --dtype",
         )
+    if len({pair.has_modes for pair in pairs}) > 1:
+        plain = next(pair.prefix for pair in pairs if not pair.has_modes)
+        raise UsageProblem(
+            f"{plain} has no modes of its sequences, and other pairs have: they are multimodal",
+            hint="merge multimodal pairs with their like",
+        )
     return pairs
 
 
@@ -108,18 +123,30 @@ def _open_pair(place: str, *, repair: bool) -> Pair:
     report = check_pair(place)
     if not report.faults and report.header is not None:
         _check_code(report.header, report.prefix)
-        return Pair(report.prefix, report.header, report.num_tokens)
+        return Pair(report.prefix, report.header, report.num_tokens, has_modes=report.has_modes)
     if not repair:
         faults = "\n".join(f"  {fault.kind}: {fault.message}" for fault in report.faults)
         raise CorruptShard(
             f"{report.prefix} is damaged\n{faults}",
-            hint=f"shardtool merge --repair {report.prefix} -o MENDED, where the information is still there",
+            hint=f"where the information is still there: shardtool index --repair {report.prefix} mends it, "
+            f"shardtool merge --repair {report.prefix} -o MENDED writes a sound copy",
             where={"path": report.prefix},
         )
+    pair = mended_pair(report)
+    _check_code(pair.header, report.prefix)
+    return pair
+
+
+def mended_pair(report: PairReport) -> Pair:
+    """The pair that has these faults, with arrays that are sound.
+
+    Raises:
+        CorruptShard: what is missing cannot be told from what is there.
+    """
     lengths, documents, header = repaired(report)
-    _check_code(header, report.prefix)
-    mended = tuple(fault.kind for fault in report.faults)
-    return Pair(report.prefix, header, int(lengths.sum(dtype=np.int64)), mended, (lengths, documents))
+    kinds = tuple(dict.fromkeys(fault.kind for fault in report.faults))
+    num_tokens = int(lengths.sum(dtype=np.int64))
+    return Pair(report.prefix, header, num_tokens, kinds, (lengths, documents), report.has_modes)
 
 
 def _check_code(header: IdxHeader, prefix: str) -> None:
@@ -137,7 +164,7 @@ def merge_pairs(pairs: Sequence[Pair], out: str, *, durable: bool = True) -> Mer
         DestinationExists: there is such a file already.
         PlanError: more sequences than readers can number.
     """
-    return _write(prefix_of(out), [_whole(pair) for pair in pairs], durable=durable)
+    return _write(prefix_of(out), [whole(pair) for pair in pairs], durable=durable)
 
 
 def cut_pairs(
@@ -155,7 +182,8 @@ def cut_pairs(
         sizes, capacity = tokens, shard_tokens
     else:
         sequences = np.concatenate([np.diff(table[0]) for table in tables])
-        sizes, capacity = tokens * itemsize + 12 * sequences + 8, shard_bytes - idx_bytes(0, 0)
+        each = SEQUENCE_BYTES + pairs[0].has_modes
+        sizes, capacity = tokens * itemsize + each * sequences + DOCUMENT_BYTES, shard_bytes - idx_bytes(0, 0)
     if capacity <= 0 or len(sizes) == 0:
         raise PlanError("no document fits such a pair", hint="--shard-size 10GB is what Megatron's authors advise")
     bounds = cuts.cut_by_bytes(sizes, capacity).tolist()
@@ -170,7 +198,8 @@ def cut_pairs(
     ]
 
 
-def _whole(pair: Pair) -> Run:
+def whole(pair: Pair) -> Run:
+    """All documents of a pair."""
     return Run(pair, (0, pair.num_documents), (0, pair.header.num_sequences), (0, pair.num_tokens))
 
 
@@ -210,15 +239,19 @@ def _write(prefix: str, runs: list[Run], *, durable: bool) -> Merged:
         for run in runs:
             _copy_payload(run, file)
     with new_file(f"{prefix}.idx", "merge", durable=durable) as file:
-        file.write(encode_header(CODE_OF[header.dtype.name], sequences, documents))
-        _write_arrays(runs, file, header.itemsize)
+        write_idx(file, runs, CODE_OF[header.dtype.name])
     if durable:
         sync_folder(os.path.dirname(os.path.abspath(prefix)))
-    size = tokens * header.itemsize + idx_bytes(sequences, documents)
+    size = tokens * header.itemsize + idx_bytes(sequences, documents) + sequences * runs[0].pair.has_modes
     return Merged(prefix, sequences, documents, tokens, size)
 
 
-def _write_arrays(runs: list[Run], file: IO[bytes], itemsize: int) -> None:
+def write_idx(file: IO[bytes], runs: Sequence[Run], code: int) -> None:
+    """The `.idx` of some runs, one after the other; `code` is that of the type of their ids."""
+    sequences = sum(run.sequences[1] - run.sequences[0] for run in runs)
+    documents = sum(run.documents[1] - run.documents[0] for run in runs)
+    file.write(encode_header(code, sequences, documents))
+    itemsize = runs[0].pair.header.itemsize
     for run in runs:
         for lengths in run.pair.lengths(*run.sequences):
             file.write(np.ascontiguousarray(lengths, "<i4").data)
@@ -234,6 +267,9 @@ def _write_arrays(runs: list[Run], file: IO[bytes], itemsize: int) -> None:
         for entries in run.pair.entries(first + 1, last + 1):
             file.write((entries + (base - run.sequences[0])).astype("<i8", copy=False).data)
         base += run.sequences[1] - run.sequences[0]
+    for run in runs:
+        for modes in run.pair.modes(*run.sequences):
+            file.write(modes.data)
 
 
 def _copy_payload(run: Run, file: IO[bytes]) -> None:
