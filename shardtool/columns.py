@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import binascii
 import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from shardtool.heap import give_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from shardtool.model import BinaryArray, Int64Array
 
 MAX_BINARY_BYTES = (1 << 31) - 1  # of a `binary` array, whose offsets are int32
+HEX_DIGITS = 32  # of an MD5
+PACKED = pa.binary(HEX_DIGITS // 2)
 RUN_ROWS = 16  # shorter runs of neighbours are copied byte by byte
 
 
@@ -122,19 +127,46 @@ def offsets_of(array: BinaryArray) -> Int64Array:
     return raw.astype(np.int64, copy=False)
 
 
+def packed(array: BinaryArray) -> BinaryArray:
+    """`array` as `PACKED`, half as large, where each value is 32 lower case hexadecimal digits; else itself."""
+    offsets, data = buffers_of(array)
+    if len(array) == 0 or (np.diff(offsets) != HEX_DIGITS).any():
+        return array
+    digits = data[int(offsets[0]) : int(offsets[-1])].tobytes()
+    try:
+        raw = binascii.unhexlify(digits)
+    except binascii.Error:
+        return array
+    if binascii.hexlify(raw) != digits:  # upper case
+        return array
+    return pa.Array.from_buffers(PACKED, len(array), [None, pa.py_buffer(raw)])
+
+
+def unpacked(array: BinaryArray) -> BinaryArray:
+    """What `packed` was given, as binary."""
+    if array.type != PACKED:
+        return array
+    width = HEX_DIGITS // 2
+    raw = memoryview(array.buffers()[1])[array.offset * width : (array.offset + len(array)) * width]
+    offsets = np.arange(len(array) + 1, dtype=np.int64) * HEX_DIGITS
+    return pa.Array.from_buffers(
+        pa.large_binary(), len(array), [None, pa.py_buffer(offsets), pa.py_buffer(binascii.hexlify(raw))]
+    ).cast(pa.binary())
+
+
 def used_up(chunks: list[BinaryArray]) -> Iterator[BinaryArray]:
     """Each chunk in turn; the list lets go of it, and its memory goes back to the system before the next but one."""
     chunks.reverse()
     while chunks:
         yield chunks.pop()
-        pa.default_memory_pool().release_unused()
+        give_back()
 
 
 def gathered(chunks: list[BinaryArray], kind: Any, position: Any = None) -> BinaryArray:
     """One array of all chunks, which are let go one by one: the column is never there twice.
 
     Args:
-        chunks: binary or large_binary without nulls; used up.
+        chunks: binary, large_binary or PACKED without nulls; used up.
         kind: the type of the result.
         position: int[n], the place of each row in the result; None where rows stay as they are.
 
@@ -145,7 +177,8 @@ def gathered(chunks: list[BinaryArray], kind: Any, position: Any = None) -> Bina
     offsets, start = np.zeros(num_rows + 1, np.int64), 0
     for chunk in chunks:
         rows = slice(start, start + len(chunk))
-        offsets[1:][rows if position is None else position[rows]] = np.diff(offsets_of(chunk))
+        sizes = HEX_DIGITS if chunk.type == PACKED else np.diff(offsets_of(chunk))
+        offsets[1:][rows if position is None else position[rows]] = sizes
         start += len(chunk)
     np.cumsum(offsets, out=offsets)
     if kind == pa.binary():
@@ -155,7 +188,7 @@ def gathered(chunks: list[BinaryArray], kind: Any, position: Any = None) -> Bina
     data, start = np.empty(int(offsets[-1]), np.uint8), 0
     for chunk in used_up(chunks):
         end = start + len(chunk)
-        _place(chunk, np.arange(start, end) if position is None else position[start:end], offsets, data)
+        _place(unpacked(chunk), np.arange(start, end) if position is None else position[start:end], offsets, data)
         start = end
     return pa.Array.from_buffers(kind, num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 

@@ -45,3 +45,29 @@ def test_more_than_a_binary_column_holds_is_an_error(monkeypatch: pytest.MonkeyP
     assert gathered([values], pa.large_binary()).equals(values)
     with pytest.raises(OverflowError, match="4 bytes in a column of at most 3"):
         gathered([values], pa.binary())
+
+
+DIGESTS = st.binary(min_size=16, max_size=16).map(lambda raw: raw.hex().encode())
+OTHERS = st.one_of(st.binary(max_size=40), DIGESTS.map(bytes.upper), DIGESTS.map(lambda text: text + b"-2"))
+
+
+@given(st.lists(st.lists(st.one_of(DIGESTS, OTHERS), max_size=6), max_size=4), KINDS)
+def test_digests_are_held_as_half_their_digits_and_come_back_as_they_were(
+    values: list[list[bytes]], source: pa.DataType
+) -> None:
+    chunks = [columns.packed(pa.array([b"before", *chunk, b"after"], source)[1:-1]) for chunk in values]
+    for chunk, given_values in zip(chunks, values, strict=True):
+        is_digests = all(
+            len(value) == 32 and value == value.lower() and value.strip(b"0123456789abcdef") == b""
+            for value in given_values
+        )
+        assert (chunk.type == columns.PACKED) == (is_digests and len(given_values) > 0)
+        assert columns.unpacked(chunk).to_pylist() == given_values
+        assert columns.unpacked(chunk[1:]).to_pylist() == given_values[1:]
+    assert gathered(chunks, pa.binary()).to_pylist() == [value for chunk in values for value in chunk]
+
+
+def test_a_digest_is_packed() -> None:
+    text = b"00112233445566778899aabbccddeeff"
+    found = columns.packed(pa.array([text], pa.binary()))
+    assert (found.type, found[0].as_py().hex()) == (columns.PACKED, text.decode())

@@ -9,7 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "shardtool"
 LAYERS = (
-    "errors plugins model token_options token_lengths units names hashing keys columns samples sniff worker workers",
+    "errors plugins model token_options token_lengths units names hashing keys heap columns samples sniff "
+    "worker workers",
     "storage",
     "sources formats index_file",
     "scan grouping order planning",

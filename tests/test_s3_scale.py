@@ -53,5 +53,6 @@ def test_a_large_bucket_is_listed_whole_in_memory_near_that_of_its_columns(endpo
     assert found["sample"] == wanted
     assert isinstance(found["kib"], int)
     assert isinstance(few["kib"], int)
-    # the columns of a listing, key, ETag and numbers, are 89 bytes a row here; 215 were needed with a copy of each
-    assert (found["kib"] - few["kib"]) * 1024 < 400_000 * 165
+    # the columns of a listing, key, ETag and numbers, are 89 bytes a row here; 215 were needed with a copy of each,
+    # and 120 where the C library kept what was freed. Of so few rows the blocks, too, are seen.
+    assert (found["kib"] - few["kib"]) * 1024 < 400_000 * 130

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from shardtool import columns
 from shardtool.errors import SourceError
 from shardtool.storage.local import put_file
-from shardtool.storage.s3.pages import Objects
+from shardtool.storage.s3.pages import Objects, chunks_of
 
 if TYPE_CHECKING:
     from shardtool.model import BinaryArray
@@ -64,10 +65,11 @@ def store(path: str, root: str, endpoint: str, objects: Objects, time_s: float) 
     """Write the listing, atomically."""
     about = {"schema": SCHEMA, "root": root, "endpoint": endpoint, "time_s": time_s}
     schema = FIELDS.with_metadata({"shardtool": json.dumps(about)})
-    columns = [objects.keys, pa.array(objects.sizes), pa.array(objects.mtimes_ns), objects.etags]
+    etags = pa.chunked_array([columns.unpacked(chunk) for chunk in chunks_of(objects.etags)], pa.binary())
+    values = [objects.keys, pa.array(objects.sizes), pa.array(objects.mtimes_ns), etags]
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(pa.table(columns, schema=schema))
+        writer.write_table(pa.table(values, schema=schema))
     folder, name = os.path.split(os.path.abspath(path))
     put_file(folder, name, memoryview(sink.getvalue()), tag="listing", durable=False)  # type: ignore[arg-type]
 

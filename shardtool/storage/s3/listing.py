@@ -23,6 +23,7 @@ import numpy as np
 
 from shardtool import columns
 from shardtool.errors import RemoteError
+from shardtool.heap import give_back
 from shardtool.storage.s3.pages import Columns, Objects, Page, concat, parse_page
 
 if TYPE_CHECKING:
@@ -255,7 +256,8 @@ class Listing:
     def _merge(self) -> None:
         if self._small:
             self._chunks.add(concat(self._small))
-        self._small, self._small_rows = [], 0
+            self._small, self._small_rows = [], 0
+            give_back()  # the pages: what stays lies behind them
 
 
 def _between(low: bytes, high: bytes | None, prefix: bytes) -> bytes | None:

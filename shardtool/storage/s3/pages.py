@@ -15,6 +15,9 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 import pyarrow as pa
 
+from shardtool import columns
+from shardtool.heap import give_back
+
 if TYPE_CHECKING:
     from shardtool.model import BinaryArray, Int64Array
 
@@ -34,7 +37,7 @@ _QUOTES = re.compile(rb"&quot;|&#34;|&#x22;|\"")
 class Objects:
     """Columns of a listing, a row an object; 28 bytes a row, its key and its ETag.
 
-    Keys and ETags may be in chunks: `chunks_of` takes them apart.
+    Keys and ETags may be in chunks: `chunks_of` takes them apart. ETags may be `columns.packed`.
     """
 
     keys: BinaryArray  # large_binary[n], as stored in the bucket
@@ -122,11 +125,15 @@ def joined(parts: list[Int64Array]) -> Int64Array:
     for at, part in enumerate(parts):
         whole[end : end + len(part)], end = part, end + len(part)
         parts[at] = part[:0].copy()
+    give_back()
     return whole
 
 
 class Columns:
-    """Gathers tables, and gives them as one whose keys and ETags are in chunks: no column of it is there twice."""
+    """Gathers tables, and gives them as one whose keys and ETags are in chunks: no column of it is there twice.
+
+    ETags are packed meanwhile, and stay so where all of them can be.
+    """
 
     def __init__(self) -> None:
         self._keys: list[BinaryArray] = []
@@ -139,27 +146,33 @@ class Columns:
         self._keys.append(part.keys)
         self._sizes.append(part.sizes)
         self._mtimes_ns.append(part.mtimes_ns)
-        self._etags.append(part.etags)
+        self._etags.append(columns.packed(part.etags))
 
     def take(self) -> Objects:
         """All rows, in the order they came; none are left here."""
         keys, self._keys = pa.chunked_array(self._keys, pa.large_binary()), []
-        etags, self._etags = pa.chunked_array(self._etags, pa.binary()), []
+        etags, self._etags = _of_one_type(self._etags), []
         sizes, self._sizes = joined(self._sizes), []
         mtimes_ns, self._mtimes_ns = joined(self._mtimes_ns), []
         return Objects(keys, sizes, mtimes_ns, etags)
 
 
+def _of_one_type(chunks: list[BinaryArray]) -> BinaryArray:
+    if not chunks or any(chunk.type != columns.PACKED for chunk in chunks):
+        return pa.chunked_array([columns.unpacked(chunk) for chunk in columns.used_up(chunks)], pa.binary())
+    return pa.chunked_array(chunks, columns.PACKED)
+
+
 def _one_by_one(body: bytes) -> tuple[list[bytes], list[bytes], list[bytes], list[bytes]]:
     """Columns of a page whose elements do not all have the same fields; what is missing of ETag and time is b""."""
-    columns: tuple[list[bytes], ...] = ([], [], [], [])
+    found_in: tuple[list[bytes], ...] = ([], [], [], [])
     for element in _CONTENTS.findall(body):
-        for column, pattern in zip(columns, (_KEY, _SIZE, _ETAG, _TIME), strict=True):
+        for column, pattern in zip(found_in, (_KEY, _SIZE, _ETAG, _TIME), strict=True):
             found = pattern.search(element)
             if found is None and pattern in (_KEY, _SIZE):
                 raise ValueError("an object of the listing has no key or no size")
             column.append(found.group(1) if found else b"")
-    keys, sizes, etags, times = columns
+    keys, sizes, etags, times = found_in
     return keys, sizes, etags, times
 
 
