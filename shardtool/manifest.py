@@ -90,6 +90,11 @@ def encode_labels(names: Iterable[str]) -> bytes:
     return (json.dumps(list(names), ensure_ascii=False, indent=0) + "\n").encode()
 
 
+def decode_labels(data: bytes) -> tuple[str, ...]:
+    """The inverse of `encode_labels`; ValueError or TypeError for anything else."""
+    return tuple(_text(name) for name in json.loads(data))
+
+
 def compose(stored: StoredPlan, receipts: list[Receipt], labels: FileRecord | None) -> Manifest:
     """The manifest of a plan whose shards are all packed."""
     shards = tuple(
@@ -286,7 +291,7 @@ def _decode_shard(entry: dict[str, Any]) -> ManifestShard:
 
 def _safe(record: FileRecord) -> FileRecord:
     """`record`, where its path stays inside the data set's folder."""
-    names = record.path.split("/")
+    names = _text(record.path).split("/")
     if names[0] == "" or ".." in names or "\0" in record.path:
         raise ValueError(f"path {record.path!r} leads out of the folder, or is none")
     _count(record.num_bytes)
@@ -296,6 +301,7 @@ def _safe(record: FileRecord) -> FileRecord:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} where a text should be")
+    value.encode()  # an escaped half of a surrogate pair is none
     return value
 
 

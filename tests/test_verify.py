@@ -299,6 +299,15 @@ def test_a_lost_label_table_is_found(out: Path) -> None:
     assert kinds(check(out)) == {"labels"}
 
 
+@pytest.mark.parametrize("text", ['["cat", "\\ud800"]', '["cat", 7]', "7", "["])
+def test_a_damaged_label_table_is_damage_for_who_shows_names(out: Path, text: str) -> None:
+    (out / "labels.json").write_text(text)
+    assert kinds(check(out)) == {"labels"}
+    for command in (("stats", out), ("convert", out, out.with_name("again"))):
+        ran = run_cli(*command)
+        assert (ran.code, "labels.json" in ran.err, "Traceback" in ran.err) == (4, True, False)
+
+
 @pytest.mark.parametrize("change", ["samples", "bytes", "digest", "totals", "parts", "split", "twice"])
 def test_a_manifest_that_disagrees_is_found(out: Path, change: str) -> None:
     shutil.rmtree(out / ".shardtool")  # so that only the manifest itself can tell
@@ -341,6 +350,9 @@ def test_a_manifest_that_disagrees_is_found(out: Path, change: str) -> None:
         {"path": ""},
         {"path": "/etc/passwd"},
         {"path": "data/a\0b.tar"},
+        {"path": "data/\ud800.tar"},
+        {"split": "\udcff"},
+        {"compression": "\ud800"},
         {"bytes": -5},
         {"bytes": 1 << 70},
         {"samples": -1},

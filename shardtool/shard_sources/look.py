@@ -5,7 +5,6 @@ No payload is read: an index file, or the headers of an archive.
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import re
@@ -17,7 +16,7 @@ from shardtool import columns
 from shardtool.errors import CorruptShard, ShardtoolError, SourceError
 from shardtool.formats.tar_samples import normal_name
 from shardtool.formats.tar_scan import scan_members
-from shardtool.manifest import LABELS
+from shardtool.manifest import LABELS, decode_labels
 from shardtool.model import Tally
 from shardtool.names import SPLIT_ALIASES
 from shardtool.reading.reading import Dataset
@@ -98,7 +97,7 @@ def labels_of(dataset: Dataset, index: ShardIndex) -> tuple[Int32Array | None, t
     if index.labels is None or dataset.manifest.labels is None:
         return None, ()
     try:
-        names = tuple(map(str, json.loads(open_place(dataset.path).read(LABELS))))
+        names = decode_labels(open_place(dataset.path).read(LABELS))
     except (FileNotFoundError, TypeError, ValueError) as error:
         raise CorruptShard(
             f"{dataset.path} has labels, and their names are lost: {LABELS} is missing or damaged",

@@ -5,7 +5,6 @@ Dataset --shard_columns(k)--> metrics.StatsAccumulator --> DatasetStats --docume
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from shardtool import columns
 from shardtool.errors import CorruptShard
+from shardtool.manifest import decode_labels
 from shardtool.planning.plan import PlanOptions, shard_limit
 from shardtool.statistics.metrics import ShardColumns, StatsAccumulator
 from shardtool.statistics.overhead import add_causes, overhead_by_cause
@@ -141,7 +141,7 @@ def label_names(dataset: Dataset) -> list[str]:
     place = open_place(dataset.path)
     path = place.shown(record.path)
     try:
-        return [str(name) for name in json.loads(place.read(record.path))]
+        return list(decode_labels(place.read(record.path)))
     except (OSError, ValueError, TypeError) as error:
         raise CorruptShard(
             f"{path} cannot be read: {error}",
