@@ -5,6 +5,7 @@ loose files in random order, and a bare sequential read of the shards; warm, and
 Beside it the same reader with a `transform` that uses each sample once it was read, as the loop over webdataset does,
 and with `io="map"`, whose views nobody copies; webdataset in lists of a batch, which holds as many bytes as ours; and
 bare preads of the parts, shuffled and held a batch at a time: no loader that hands over bytes of a batch can take less.
+Once more with a digest of every part, of which a view saves no byte (`-digest`).
 Where an environment has torch (`--torch PYTHON`, by default the one of scripts/test-peers), also ShardStream and
 ShardDataset themselves, through ResumableLoader without workers. Where one has mosaicml-streaming (`--mosaic PYTHON`),
 its StreamingDataset in its default shuffle and in order, over MDS shards of the same samples, against webdataset.
@@ -28,6 +29,15 @@ import sys
 path, batch = sys.argv[1], int(sys.argv[2])
 count = size = 0
 """
+LOOK, DIGEST = (
+    "use = len",
+    """
+from xxhash import xxh3_64_intdigest
+def use(data):
+    xxh3_64_intdigest(data)
+    return len(data)
+""",
+)
 READER = """
 from shardtool.loading.ahead import PiecesAhead
 from shardtool.loading.cursor import start_cursor
@@ -41,25 +51,25 @@ for part in turn.batches(range(turn.num_steps)):
     reader.hint(*ahead.next_pieces(part.positions))
     for sample in reader.read(reader.numbers(part.shards, part.rows)):
         count += 1
-        size += sample if type(sample) is int else sum(map(len, sample.values()))
+        size += sample if type(sample) is int else sum(map(use, sample.values()))
 print(count, size)
 """
 BYTES, VIEWS = "OPTIONS = {}", "OPTIONS = {'io': 'map'}"
-ONE_BY_ONE = "OPTIONS = {'transform': lambda sample: sum(map(len, sample.values()))}"
+ONE_BY_ONE = "OPTIONS = {'transform': lambda sample: sum(map(use, sample.values()))}"
 TORCH = """
 from shardtool.loading.memory import reuse_freed_memory
 from shardtool.torch import ResumableLoader, ShardBatchSampler, ShardDataset, ShardStream
 reuse_freed_memory()
-dataset = ShardDataset(path)
+dataset = ShardDataset(path, **OPTIONS)
 options = {"global_batch": min(batch, len(dataset)), "policy": "uneven"}
-if KIND == "stream":
+if KIND == "ShardStream":
     loader = ResumableLoader(ShardStream(dataset, **options), collate_fn=list)
 else:
     loader = ResumableLoader(dataset, batch_sampler=ShardBatchSampler(dataset, **options), collate_fn=list)
 for samples in loader:
     for sample in samples:
         count += 1
-        size += sum(map(len, sample.values()))
+        size += sum(map(use, sample.values()))
 print(count, size)
 """
 WEBDATASET = """
@@ -68,7 +78,7 @@ import webdataset as wds
 urls = sorted(map(str, Path(path).glob("data/*.tar")))
 for sample in wds.WebDataset(urls, shardshuffle=False, empty_check=False):
     count += 1
-    size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
+    size += sum(use(value) for value in sample.values() if isinstance(value, bytes))
 print(count, size)
 """
 WEBDATASET_BATCHES = """
@@ -78,7 +88,7 @@ urls = sorted(map(str, Path(path).glob("data/*.tar")))
 for samples in wds.WebDataset(urls, shardshuffle=False, empty_check=False).batched(batch, collation_fn=list):
     for sample in samples:
         count += 1
-        size += sum(len(value) for value in sample.values() if isinstance(value, bytes))
+        size += sum(use(value) for value in sample.values() if isinstance(value, bytes))
 print(count, size)
 """
 LOOSE = """
@@ -88,7 +98,7 @@ import random
 random.Random(7).shuffle(names)
 for name in names:
     fd = os.open(name, os.O_RDONLY)
-    size += len(os.read(fd, 1 << 24))
+    size += use(os.read(fd, 1 << 24))
     os.close(fd)
     count += 1
 print(count, size)
@@ -120,7 +130,7 @@ from shardtool.loading.memory import reuse_freed_memory
 reuse_freed_memory()
 for first in range(0, len(places), batch):
     held = [os.pread(*place) for place in places[first : first + batch]]
-    size += sum(map(len, held))
+    size += sum(map(use, held))
 print(len(places), size)
 """
 SEQUENTIAL = """
@@ -129,7 +139,7 @@ from pathlib import Path
 for name in sorted(map(str, Path(path).glob("data/*.tar"))):
     fd = os.open(name, os.O_RDONLY)
     while data := os.read(fd, 1 << 20):
-        size += len(data)
+        size += use(data)
     os.close(fd)
 print(size)
 """
@@ -163,6 +173,8 @@ def main(arguments: list[str]) -> None:
         pack(source, packed)
         sides = sides_of(source, packed, one, small, chosen.batch)
         results[name] = report(compare(sides, rounds=chosen.rounds), bars)
+        used = digest_sides(source, packed, one, small, chosen.batch)
+        results[f"{name}-digest"] = report(compare(used, rounds=chosen.rounds), bars)
         if can_drop_caches() and not chosen.warm:
             results[f"{name}-cold"] = compare(sides, rounds=max(1, chosen.rounds // 2), is_cold=True)
         if chosen.torch.exists():
@@ -199,8 +211,10 @@ def pack(source: Path, packed: Path, shard_format: str = "tar") -> None:
     subprocess.run(command, check=True)
 
 
-def side(label: str, code: str, places: tuple[Path, Path], batch: int, python: str = sys.executable) -> Side:
-    command = [python, "-c", PREAMBLE + code]
+def side(
+    label: str, code: str, places: tuple[Path, Path], batch: int, python: str = sys.executable, use: str = LOOK
+) -> Side:
+    command = [python, "-c", f"{PREAMBLE}\n{use}\n{code}"]
     return Side(label, [*command, str(places[0]), str(batch)], startup=[*command, str(places[1]), str(batch)])
 
 
@@ -217,11 +231,27 @@ def sides_of(source: Path, packed: Path, one: Path, small: Path, batch: int) -> 
     ]
 
 
+def digest_sides(source: Path, packed: Path, one: Path, small: Path, batch: int) -> list[Side]:
+    """Every byte of every sample is looked at: then a view is no better off than a copy."""
+    places = (packed, small)
+    return [
+        side("shardtool, views", f"{VIEWS}\n{READER}", places, batch, use=DIGEST),
+        side("shardtool", f"{BYTES}\n{READER}", places, batch, use=DIGEST),
+        side("shardtool, one by one", f"{ONE_BY_ONE}\n{READER}", places, batch, use=DIGEST),
+        side("webdataset", WEBDATASET, places, batch, use=DIGEST),
+        side("loose files", LOOSE, (source, one), batch, use=DIGEST),
+        side("sequential", SEQUENTIAL, places, batch, use=DIGEST),
+    ]
+
+
 def torch_sides(python: Path, packed: Path, small: Path, batch: int) -> list[Side]:
     places, program = (packed, small), str(python)
     return [
-        side("ShardStream", f"KIND = 'stream'\n{TORCH}", places, batch, program),
-        side("ShardDataset", f"KIND = 'map'\n{TORCH}", places, batch, program),
+        *(
+            side(f"{name}{more}", f"{options}\nKIND = '{name}'\n{TORCH}", places, batch, program)
+            for options, more in ((BYTES, ""), (VIEWS, ", views"))
+            for name in ("ShardStream", "ShardDataset")
+        ),
         side("webdataset", WEBDATASET, places, batch, program),
     ]
 
