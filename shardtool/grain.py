@@ -41,7 +41,23 @@ __all__ = ["MixedSource", "OrderedMapDataset", "ShardSampler", "ShardSource", "m
 BLOCK = 1 << 12  # positions located at a time
 
 
-class ShardSource:
+class _Source:
+    """Random access to the samples of a reader; batches are read with few preads."""
+
+    reader: SampleReader | MixedReader
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, number: SupportsIndex) -> Any:
+        return self.reader.read([number.__index__()])[0]
+
+    def _getitems(self, numbers: Sequence[int]) -> list[Any]:
+        """What Grain calls for a batch."""
+        return self.reader.read(numbers)
+
+
+class ShardSource(_Source):
     """Random access to the samples of one split; batches are read with few preads.
 
     Args:
@@ -67,39 +83,20 @@ class ShardSource:
         check: bool = False,
         cache: str = "",
     ) -> None:
-        self.reader = SampleReader(
+        self.reader: SampleReader = SampleReader(
             path, split=split, parts=parts, decode=decode, transform=transform, io=io, check=check, cache=cache
         )
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __getitem__(self, number: SupportsIndex) -> Any:
-        return self.reader.read([number.__index__()])[0]
-
-    def _getitems(self, numbers: Sequence[int]) -> list[Any]:
-        """What Grain calls for a batch."""
-        return self.reader.read(numbers)
 
     def __repr__(self) -> str:  # Grain compares it when a checkpoint is restored
         return f"ShardSource(dataset_id={self.reader.dataset_id!r}, split={self.reader.shards.name!r})"
 
 
-class MixedSource:
+class MixedSource(_Source):
     """Several sources as one: the samples of the first, then those of the second, and so on. `mixed` makes one."""
 
     def __init__(self, sources: Sequence[ShardSource]) -> None:
-        self.reader, self._sources = MixedReader([source.reader for source in sources]), tuple(sources)
-
-    def __len__(self) -> int:
-        return len(self.reader)
-
-    def __getitem__(self, number: SupportsIndex) -> Any:
-        return self.reader.read([number.__index__()])[0]
-
-    def _getitems(self, numbers: Sequence[int]) -> list[Any]:
-        """What Grain calls for a batch."""
-        return self.reader.read(numbers)
+        self.reader: MixedReader = MixedReader([source.reader for source in sources])
+        self._sources = tuple(sources)
 
     def __repr__(self) -> str:
         return f"MixedSource({list(self._sources)!r})"

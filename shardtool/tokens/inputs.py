@@ -18,12 +18,11 @@ import pyarrow.parquet as pq
 from shardtool import columns
 from shardtool.errors import ShardtoolError, SourceError, UsageProblem
 from shardtool.hashing import digest_chunks
-from shardtool.manifest import MANIFEST
 from shardtool.model import Tally
-from shardtool.names import HIDDEN
+from shardtool.packing.packed_source import is_dataset
 from shardtool.packing.prepare import problem_texts, raise_problems, scan_sources
 from shardtool.storage import REMOTE_SCHEME, is_remote, open_place
-from shardtool.storage.files import MANY_THREADS, exists
+from shardtool.storage.files import MANY_THREADS
 from shardtool.storage.s3.address import split_url
 from shardtool.tokens.arrays import array_head
 from shardtool.tokens.files import InputFile, column_source, first_bytes
@@ -136,22 +135,12 @@ def _check_sources(sources: Sequence[str], list_cache: str) -> None:
             hint="pack the prefix that holds them all",
         )
     for source in sources:
-        if _is_dataset(source):
+        if is_dataset(source):
             raise UsageProblem(
                 f"{source} is a data set, and its indexes and manifest are no documents",
                 hint=f"its shards are: shardtool pack {os.path.join(source, 'data')} OUT --format bin",
                 where={"path": source},
             )
-
-
-def _is_dataset(source: str) -> bool:
-    if not is_remote(source):
-        return all(os.path.exists(os.path.join(source, name)) for name in (MANIFEST, HIDDEN))
-    place = open_place(source)
-    try:
-        return exists(place, MANIFEST) and next(iter(place.list(f"{HIDDEN}/")), None) is not None
-    except PermissionError:
-        return False  # the listing will tell
 
 
 def _one_file(source: str) -> InputFile | None:

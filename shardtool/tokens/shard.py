@@ -6,7 +6,7 @@ Its documents come a slab at a time, and what is told of its sequences lies in u
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from shardtool.tokens.slabs import joined, read_slabs, sliced
 from shardtool.tokens.store import load_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -61,7 +61,8 @@ def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
         begun.append(file)
         provenance = ProvenanceWriter(job.out, shard, len(job.specs), tag)
         begun.append(provenance.file)
-        _writer(plan)(plan, chosen, spec.split, read_slabs(plan, runs, chosen), file, provenance, rows)
+        target = _Target(plan, chosen, spec.split, file, provenance, rows)
+        _writer(plan)(target, read_slabs(plan, runs, chosen))
         rows.put_idx(file.sibling(".idx"))
         provenance.finish()
         index = ShardFile(job.out, index_path(shard, len(job.specs)), tag)
@@ -79,7 +80,18 @@ def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
     return Draft(file, index, receipt, (provenance.file,))
 
 
-def _writer(plan: ShardPlan) -> Any:
+class _Target(NamedTuple):
+    """A shard to be written: what goes in, and where to."""
+
+    plan: ShardPlan
+    shard: TokenShard
+    split: str
+    out: ShardFile
+    provenance: ProvenanceWriter
+    rows: SequenceTable
+
+
+def _writer(plan: ShardPlan) -> Callable[[_Target, Iterator[Slab]], None]:
     if not plan.context:
         return _write_documents
     return _write_stream if plan.packing == "concat" else _write_blocks
@@ -90,23 +102,15 @@ def _ids(slab: Slab, plan: ShardPlan) -> NDArray[Any]:
     return np.frombuffer(b"".join(slab.pieces()), DTYPES[plan.dtype])
 
 
-def _write_documents(
-    plan: ShardPlan,
-    _shard: TokenShard,
-    _split: str,
-    slabs: Iterator[Slab],
-    out: ShardFile,
-    provenance: ProvenanceWriter,
-    rows: SequenceTable,
-) -> None:
+def _write_documents(to: _Target, slabs: Iterator[Slab]) -> None:
     for slab in slabs:
         for piece in slab.pieces():
-            out.write(piece)
+            to.out.write(piece)
         count = len(slab.tokens)
-        numbers = np.arange(rows.count, rows.count + count)
+        numbers = np.arange(to.rows.count, to.rows.count + count)
         zeros = np.zeros(count, np.int64)
-        provenance.add(slab.keys, numbers, zeros, zeros, slab.tokens, slab.text_bytes)
-        rows.add(slab.keys, slab.tokens, slab.digests)
+        to.provenance.add(slab.keys, numbers, zeros, zeros, slab.tokens, slab.text_bytes)
+        to.rows.add(slab.keys, slab.tokens, slab.digests)
 
 
 def sequence_keys(split: str, first: int, count: int) -> BinaryArray:
@@ -114,22 +118,15 @@ def sequence_keys(split: str, first: int, count: int) -> BinaryArray:
     return columns.binary([b"%s/%09d" % (split.encode(), number) for number in range(first, first + count)])
 
 
-def _write_stream(
-    plan: ShardPlan,
-    shard: TokenShard,
-    split: str,
-    slabs: Iterator[Slab],
-    out: ShardFile,
-    provenance: ProvenanceWriter,
-    rows: SequenceTable,
-) -> None:
+def _write_stream(to: _Target, slabs: Iterator[Slab]) -> None:
     """Sequences of the documents one after the other; both ends of the shard may cut a document."""
-    sink = _Sequences(plan, shard, split, out, rows)
+    plan, shard = to.plan, to.shard
+    sink = _Sequences(to)
     position = -shard.skip
     for slab in slabs:
         ids = _ids(slab, plan)
         starts = position + np.cumsum(slab.tokens) - slab.tokens
-        _note_stream(provenance, slab, starts, plan.context, shard.tokens)
+        _note_stream(to.provenance, slab, starts, plan.context, shard.tokens)
         low, high = max(-position, 0), min(len(ids), shard.tokens - position)
         sink.take(ids[low:high])
         position += len(ids)
@@ -161,9 +158,9 @@ def _note_stream(provenance: ProvenanceWriter, slab: Slab, starts: Int64Array, c
 class _Sequences:
     """Cuts a stream of ids into sequences of S, hashes and writes them; pads the last one."""
 
-    def __init__(self, plan: ShardPlan, shard: TokenShard, split: str, out: ShardFile, rows: SequenceTable) -> None:
-        self.plan, self.shard, self.split, self.out, self.rows = plan, shard, split, out, rows
-        self.rest = np.zeros(0, DTYPES[plan.dtype])
+    def __init__(self, to: _Target) -> None:
+        self.plan, self.shard, self.split, self.out, self.rows = to.plan, to.shard, to.split, to.out, to.rows
+        self.rest = np.zeros(0, DTYPES[to.plan.dtype])
 
     def take(self, ids: NDArray[Any]) -> None:
         """Write whole sequences; keep what is left."""
@@ -193,17 +190,10 @@ class _Sequences:
         assert self.rows.count == self.shard.sequences, (self.rows.count, self.shard.sequences)
 
 
-def _write_blocks(
-    plan: ShardPlan,
-    shard: TokenShard,
-    split: str,
-    slabs: Iterator[Slab],
-    out: ShardFile,
-    provenance: ProvenanceWriter,
-    rows: SequenceTable,
-) -> None:
+def _write_blocks(to: _Target, slabs: Iterator[Slab]) -> None:
     """Best fit, block by block; room that is left in a sequence is padded."""
-    sink = _Sequences(plan, shard, split, out, rows)
+    plan, shard = to.plan, to.shard
+    sink = _Sequences(to)
     sequence = 0
     for block in _blocks(plan, shard, slabs):
         ids = _ids(block, plan)
@@ -220,7 +210,7 @@ def _write_blocks(
             packed[target : target + length] = ids[source : source + length]
         sink.take(packed)
         document = pieces.document
-        provenance.add(
+        to.provenance.add(
             block.keys.take(pa.array(document)),
             pieces.sequence + sequence,
             place,
