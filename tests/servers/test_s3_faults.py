@@ -14,6 +14,7 @@ from fault_proxy import Fault, FaultProxy
 from shardtool.errors import AccessDenied, DestinationError, NoSpace, RemoteError, SourceChanged
 from shardtool.storage.base import PIECE_BYTES, Stretch
 from shardtool.storage.s3.client import S3Client, forget_clients
+from shardtool.storage.s3.exchange import if_match
 from shardtool.storage.s3.journal import open_uploads
 from shardtool.storage.s3.place import S3Place
 from shardtool.storage.s3.retry import Pace, retries_so_far
@@ -220,6 +221,32 @@ def test_other_trouble_of_the_server_is_tried_again(wire: Wire, status: int, cod
     client = wire.client()
     wire.proxy.add("GET", Fault("status", status=status, code=code), times=2)
     assert wire.get(client) == BODY
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("num_bytes", [len(BODY), 20, 0], ids=["large", "small", "empty"])
+def test_an_error_in_the_place_of_an_object_is_not_taken_for_it(wire: Wire, engine: str, num_bytes: int) -> None:
+    """Status 200, and a document that is longer than a small object."""
+    wire.bucket.put({"it": BODY[:num_bytes]})
+    wire.proxy.add("GET .*/it", Fault("error200", code="InternalError"), times=2)
+    view = memoryview(bytearray(num_bytes))
+    place = S3Place(f"s3://{wire.bucket.name}")
+    answer = wire.client(engine).request(
+        "GET", wire.bucket.name, "it", headers=if_match(place.stat("it").version), into=view
+    )
+    assert (answer.num_bytes, bytes(view)) == (num_bytes, BODY[:num_bytes])
+    assert wire.proxy.count("GET .*/it") == 3
+
+
+def test_an_object_that_is_an_error_document_is_read_as_it_is(wire: Wire) -> None:
+    document = b"<?xml version='1.0'?><Error><Code>SlowDown</Code></Error>"
+    wire.bucket.server.client().put_object(
+        Bucket=wire.bucket.name, Key="it", Body=document, ContentType="application/xml"
+    )
+    view = memoryview(bytearray(len(document)))
+    wire.client().request("GET", wire.bucket.name, "it", into=view)
+    assert bytes(view) == document
+    assert wire.proxy.count("GET") == 1
 
 
 @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (404, "NoSuchKey"), (400, "InvalidArgument")])

@@ -10,7 +10,9 @@ import random
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +20,7 @@ from fault_proxy import Fault, FaultProxy
 from helpers import make_tree, run_cli
 
 from shardtool.sources import s3_reader
+from shardtool.storage.s3.settings import S3Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +109,7 @@ ODD: tuple[str, ...] = (
     "k.jpg/x",
     "p+%25",
     "x" * 240,
+    f"{'y' * 300}/{'z' * 300}",
     "/lead",
     "//lead",
     "$dollar",
@@ -120,10 +124,13 @@ ODD: tuple[str, ...] = (
 
 def test_odd_keys_come_through_on_a_store_that_keeps_them(ceph_bucket: Bucket, tmp_path: Path) -> None:
     files = {f"{key}.jpg": key.encode() for key in ODD}
-    fill(ceph_bucket, files)
+    fill(ceph_bucket, {**files, "x/": b"a folder with a body", "x/y/": b"another"})
     ran = run_cli("pack", ceph_bucket.url("data"), tmp_path / "out", "--json", "--hidden")
     assert ran.code == 0, ran.err
     assert packed(tmp_path / "out") == files
+    ledger = ran.json["ledger"]
+    assert ledger["ignored"] == {"folder_marker": 2}
+    assert ledger["seen"] == len(files) + 2
 
 
 def test_folder_markers_are_ignored_and_counted(bucket: Bucket, tmp_path: Path) -> None:
@@ -148,27 +155,46 @@ def test_a_whole_bucket_is_a_source(bucket: Bucket, tmp_path: Path) -> None:
     assert packed(tmp_path / "out") == {"x.jpg": b"1", "a/y.jpg": b"2"}
 
 
+MIXED = (
+    Fault("status", status=503, code="SlowDown"),
+    Fault("status", status=500, code="InternalError"),
+    Fault("refuse"),
+    Fault("reset", at=100),
+    Fault("close", at=10),
+    Fault("stall", seconds=60),
+    Fault("flip"),
+    Fault("error200", code="InternalError"),
+)
+PATIENCE_S = 1.0  # instead of 30: a stall is waited for
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that says nothing is left sooner."""
+    from_environ = S3Settings.from_environ
+    monkeypatch.setattr(
+        S3Settings, "from_environ", lambda *env: replace(from_environ(*env), read_s=PATIENCE_S, stall_s=PATIENCE_S)
+    )
+
+
+@pytest.mark.usefixtures("impatient")
 def test_many_faults_on_the_wire_change_nothing_but_the_count_of_retries(
-    proxy: FaultProxy, seaweedfs_bucket: Bucket, tmp_path: Path
+    proxy: FaultProxy, seaweedfs_bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """5 % of 5,000 objects, of eight kinds. A flipped bit is known by the MD5 in the listing, and by nothing else."""
+    monkeypatch.setenv(s3_reader.CHECK_MD5, "1")
     files = tree_of(3, 2500)
     fill(seaweedfs_bucket, files)
     wanted = run_cli("pack", make_tree(tmp_path / "tree", files), tmp_path / "a", "--json", "--shard-size", "2MiB")
-    kinds = [
-        Fault("status", status=503, code="SlowDown"),
-        Fault("status", status=500, code="InternalError"),
-        Fault("refuse"),
-        Fault("reset", at=100),
-        Fault("close", at=10),
-    ]
-    for number, fault in enumerate(kinds):
-        proxy.add(r"GET .*data/", fault, times=-1, probability=0.01, seed=number)
+    for number, fault in enumerate(MIXED):
+        proxy.add(r"GET .*data/", fault, times=-1, probability=0.05 / len(MIXED), seed=number)
     ran = run_cli("pack", seaweedfs_bucket.url("data"), tmp_path / "b", "--json", "--shard-size", "2MiB")
     assert ran.code == 0, ran.err
     assert ran.json["dataset_id"] == wanted.json["dataset_id"]
-    assert proxy.faults() > 150
-    statuses = sum(seen.fault == "status" for seen in proxy.requests)
-    assert ran.json["retries"] > statuses > 50  # the others may strike an empty body, or a connection that was idle
+    struck = Counter(seen.fault for seen in proxy.requests if seen.fault)
+    assert set(struck) == {fault.kind for fault in MIXED}
+    assert struck.total() > 150
+    assert ran.json["retries"] > struck["status"] + struck["error200"] > 50  # others may strike an empty body
 
 
 def test_a_store_that_keeps_failing_ends_the_run_with_code_8(

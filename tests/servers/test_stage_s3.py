@@ -90,6 +90,7 @@ STORMS = {
     "a reset before the answer": Fault("refuse"),
     "a reset inside a block": Fault("reset", at=3_000_000),
     "a body cut short": Fault("close", at=5_000_000),
+    "an error in the place of a block": Fault("error200", code="InternalError"),
 }
 
 

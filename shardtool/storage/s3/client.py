@@ -85,7 +85,7 @@ class S3Client:
         while True:
             try:
                 with self.limiter:
-                    response = self.engine.exchange(download.next_request(), download.rest())
+                    response = download.unmasked(self.engine.exchange(download.next_request(), download.rest()))
             except Broken as broken:
                 if download.broke(broken):
                     attempts.progress()

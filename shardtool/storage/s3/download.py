@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from shardtool.errors import RemoteError
 from shardtool.storage.s3.address import object_url
 from shardtool.storage.s3.answers import changed
-from shardtool.storage.s3.exchange import if_match
+from shardtool.storage.s3.exchange import Pieces, if_match
+from shardtool.storage.s3.xml import is_error
 
 if TYPE_CHECKING:
     from shardtool.storage.s3.exchange import Broken, Into, Request, Response
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _NO_RANGE = re.compile(r"bytes \*/(\d+)")  # of status 416
+_CUT = b"<Error>"  # an error of which the buffer of a smaller object holds too little
 
 
 class Download:
@@ -45,6 +47,18 @@ class Download:
     def rest(self) -> Into | None:
         """The part of the buffer that is still empty."""
         return self._into if self._into is None else self._into[self._done :]
+
+    def unmasked(self, response: Response) -> Response:
+        """The answer, with its body where that is an error which came under status 200 in the place of the object.
+
+        What tells it from an object that is XML: no ETag, though one was asked for, or the words of an error.
+        """
+        kind = response.headers.get("content-type", "")
+        if self._into is None or response.status != 200 or response.etag or "xml" not in kind or not self._request.key:
+            return response
+        buffer = self._into.buffer if isinstance(self._into, Pieces) else self._into[self._done :]
+        start = bytes(buffer[: response.num_bytes])
+        return replace(response, body=start if is_error(start) else _CUT) if self._etag or is_error(start) else response
 
     def broke(self, broken: Broken) -> bool:
         """Keep what came before the break, where it is known to be part of the same object. Whether anything is."""

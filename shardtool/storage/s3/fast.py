@@ -161,6 +161,8 @@ def _import() -> Any:
 def _head(result: Any, is_ranged: bool) -> Response:
     meta, (start, stop) = result.meta, result.range
     headers = {"etag": meta.get("e_tag") or "", "content-length": str(stop - start)}
+    if not headers["etag"]:
+        headers["content-type"] = result.attributes.get("Content-Type", "")
     if is_ranged:
         headers["content-range"] = f"bytes {start}-{stop - 1}/{meta['size']}"
     return Response(206 if is_ranged else 200, headers)
