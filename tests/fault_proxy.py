@@ -156,6 +156,10 @@ class FaultProxy:
         """Body bytes that went to clients."""
         return sum(seen.sent_bytes for seen in self.requests if re.search(match, seen.what))
 
+    def is_idle(self) -> bool:
+        """Whether no client is connected."""
+        return not self._tasks
+
     def write_log(self, path: Path) -> None:
         """Every request as a line of JSON."""
         path.write_text("".join(json.dumps(asdict(seen)) + "\n" for seen in self.requests))

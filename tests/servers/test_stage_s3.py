@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -178,24 +177,6 @@ def command(*args: str | Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-
-
-def test_kills_on_the_wire_cost_at_most_the_blocks_on_their_way(
-    proxy: FaultProxy, url: str, out: Path, tmp_path: Path
-) -> None:
-    proxy.clear()
-    slow = proxy.add(BLOCK.pattern, Fault("slow", bytes_per_s=60e6), times=-1)
-    kills, jobs = 3, 2
-    for number in range(kills):
-        run = command(url, tmp_path, "--jobs", str(jobs))
-        wanted = proxy.count(BLOCK.pattern) + 1 + number % 2
-        until(lambda run=run, wanted=wanted: run.poll() is not None or proxy.count(BLOCK.pattern) >= wanted)  # type: ignore[misc]
-        run.send_signal(signal.SIGKILL)
-        run.communicate()
-    slow.times = 0
-    run_stage(url, tmp_path)
-    assert proxy.count(BLOCK.pattern) <= num_blocks_of(out) + kills * jobs
-    assert shard_bytes(only(tmp_path)) == shard_bytes(out)
 
 
 def test_eight_commands_ask_for_each_block_once(proxy: FaultProxy, url: str, out: Path, tmp_path: Path) -> None:
