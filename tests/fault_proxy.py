@@ -28,6 +28,7 @@ import re
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -92,6 +93,7 @@ class Seen:
     path: str  # with the query, as sent
     range: str = ""
     if_match: str = ""
+    began_s: float = field(default_factory=time.monotonic)
     fault: str = ""
     status: int = 0
     sent_bytes: int = 0  # body bytes that the client was sent
