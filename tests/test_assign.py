@@ -16,6 +16,7 @@ import shardtool.assignment.assign
 from shardtool.assignment.assign import byte_ranges, check_feasible, coverage, rank_counts, sequence
 from shardtool.assignment.placement import data_rank, measure_mixing, node_shards, replication, stray_shards
 from shardtool.errors import UsageProblem
+from shardtool.loading.cursor import Cursor
 from shardtool.order.deal import Deal, Place
 from shardtool.order.order import Order
 from shardtool.order.params import OrderParams, choose_params, lane_radices
@@ -187,34 +188,63 @@ def test_order_none_equals_distributed_sampler_without_shuffle(policy: Any) -> N
                 assert marked == max(0, len(expected) - len(range(rank, size, world_size)))
 
 
-def test_the_content_of_global_batches_does_not_depend_on_the_world_size() -> None:
-    order = Order(np.array([40, 7, 55, 23]), OrderParams(lanes=4, piece=4, window=2, seed=3))
-    contents = set()
-    for world_size in (1, 2, 3, 4, 6, 8, 12, 16):
-        deal = Deal(order.num_samples, world_size, 48)
-        steps = []
-        for step in range(6):
-            positions = np.concatenate([deal.batch(step, rank).positions for rank in range(world_size)])
-            shards, rows = order.locate(np.sort(positions))
-            steps.append(tuple(zip(shards.tolist(), rows.tolist(), strict=True)))
-        contents.add(tuple(steps))
-    assert len(contents) == 1
+MIXED = Order(np.array([40, 0, 7, 55, 23]), OrderParams(lanes=4, piece=4, window=2, seed=3))
+BATCH, EPOCHS = 48, 3  # 125 samples: two or three batches an epoch, the last one straddles the border or is short
 
 
-@pytest.mark.parametrize("num_workers", [0, 1, 2, 3, 4, 5])
-def test_loader_workers_split_a_rank_by_steps_and_change_nothing(num_workers: int) -> None:
-    order = Order(np.array([40, 7, 55]), OrderParams(lanes=4, piece=4, window=2, seed=3))
-    deal = Deal(order.num_samples, 3, 12)
-    workers = range(max(1, num_workers))
-    by_step: dict[int, list[Sample]] = {}
-    for worker in workers:
-        for chunk in sequence(order, deal, 1, 0, 240, worker=worker, num_workers=len(workers)):
-            for step, shard, row in zip(chunk.step.tolist(), chunk.shard.tolist(), chunk.row.tolist(), strict=True):
-                assert step % len(workers) == worker
-                by_step.setdefault(step, []).append((shard, row))
-    for step in range(20):
-        shards, rows = order.locate(deal.batch(step, 1).positions)
-        assert by_step[step] == list(zip(shards.tolist(), rows.tolist(), strict=True))
+def loaded(deal: Deal, rank: int, num_workers: int) -> list[list[tuple[int, bool, Sample]]]:
+    """(position, is_valid, sample) by step and slot of three epochs, read as loaders do: batch k by worker k mod M."""
+    cursor, readers = Cursor(MIXED, deal, rank, ""), max(1, num_workers)
+    found: list[list[tuple[int, bool, Sample]]] = []
+    for _ in range(EPOCHS):
+        turn = cursor.turn()
+        workers = [turn.batches(range(worker, turn.num_steps, readers)) for worker in range(readers)]
+        for step in range(turn.num_steps):
+            batch = next(workers[step % readers])
+            samples = zip(batch.shards.tolist(), batch.rows.tolist(), strict=True)
+            found.append(list(zip(batch.positions.tolist(), batch.is_valid.tolist(), samples, strict=True)))
+        assert not [batch for worker in workers for batch in worker], "a worker has more batches than the pass has"
+        cursor.advance(turn.num_steps)
+    return found
+
+
+@pytest.mark.parametrize("num_workers", range(6))
+@pytest.mark.parametrize("world_size", range(1, 17))
+def test_batches_are_the_same_for_any_number_of_ranks_and_of_loader_workers(world_size: int, num_workers: int) -> None:
+    """Each rank gets what the specification deals to it, and all of them together the batch of a single rank."""
+    stream = MIXED.locate(np.arange((EPOCHS + 1) * MIXED.num_samples))
+    samples = list(zip(*(column.tolist() for column in stream), strict=True))
+    policies: list[Any] = ["carry", "drop", "uneven", "pad"]
+    for policy in policies:
+        batch = BATCH if policy != "pad" else world_size * 3
+        deal = Deal(MIXED.num_samples, world_size, batch, policy=policy)
+        ranks = [loaded(deal, rank, num_workers) for rank in range(world_size)]
+        steps = slow_steps(deal, len(ranks[0]))
+        for rank, found in enumerate(ranks):
+            assert found == [[(at, mark, samples[at]) for at, mark in step[rank]] for step in steps]
+        together = [sorted(part for step in parts for part in step) for parts in zip(*ranks, strict=True)]
+        if policy != "pad":  # which repeats more where there are more ranks
+            alone = loaded(Deal(MIXED.num_samples, 1, batch, policy=policy), 0, 0)
+            assert together == alone
+        read = [at for step in together for at, mark, _ in step if mark]
+        assert read == sorted(set(read))
+        assert policy == "drop" or set(range(EPOCHS * MIXED.num_samples)) <= set(read)
+
+
+@pytest.mark.parametrize("num_workers", range(6))
+@pytest.mark.parametrize("world_size", range(1, 17))
+def test_loader_workers_split_the_sequence_of_a_rank_by_steps(world_size: int, num_workers: int) -> None:
+    deal, workers = Deal(MIXED.num_samples, world_size, BATCH), range(max(1, num_workers))
+    for rank in range(world_size):
+        by_step: dict[int, list[Sample]] = {}
+        for worker in workers:
+            for chunk in sequence(MIXED, deal, rank, 0, 5 * BATCH, worker=worker, num_workers=len(workers)):
+                for step, shard, row in zip(chunk.step.tolist(), chunk.shard.tolist(), chunk.row.tolist(), strict=True):
+                    assert step % len(workers) == worker
+                    by_step.setdefault(step, []).append((shard, row))
+        parts = [MIXED.locate(deal.batch(step, rank).positions) for step in range(5)]
+        expected = [list(zip(shards.tolist(), rows.tolist(), strict=True)) for shards, rows in parts]
+        assert [by_step[step] for step in range(5)] == expected
 
 
 def test_carry_reads_three_epochs_exactly_once_with_even_batches() -> None:
