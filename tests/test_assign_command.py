@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import time
 import tracemalloc
 import warnings
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import jsonschema
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset as wds
 from helpers import make_tree, pack, run_cli
 
 from shardtool.assignment.assignment import Wish, assign, choose_order, split_shards, usual_nodes
-from shardtool.assignment.files import assign_pieces, head_document
+from shardtool.assignment.files import assign_pieces, head_document, write_parquet
 from shardtool.assignment.summary import summarize
 from shardtool.errors import UsageProblem
 from shardtool.manifest import load_manifest
@@ -488,6 +490,37 @@ def test_the_document_is_streamed_in_bounded_memory(out: Path) -> None:
     tracemalloc.stop()
     assert size > 12_000_000
     assert peak < 32_000_000  # 65,536 rows as text and as Python integers, whatever the count
+
+
+def test_parquet_is_streamed_in_bounded_memory(out: Path, tmp_path: Path) -> None:
+    """Four times the rows take as much memory: a group of them, in Python and in Arrow's pool."""
+    manifest = load_manifest(str(out))
+    extents = np.arange(50_000) * 1024, np.full(50_000, 1024)
+
+    def peaks(num_samples: int) -> list[int]:
+        shards = tuple(replace(shard, num_samples=num_samples) for shard in manifest.shards)
+        found = assign(replace(manifest, shards=shards), Wish(world_size=1))
+        chunks = found.sequence(0, 0, found.num_left)
+        pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+        pa.set_memory_pool(pool)
+        tracemalloc.start()
+        try:
+            write_parquet(str(tmp_path), f"{num_samples}.parquet", found, chunks, lambda _: extents)
+            return [tracemalloc.get_traced_memory()[1], int(pool.max_memory())]
+        finally:
+            tracemalloc.stop()
+            pa.set_memory_pool(before)
+
+    few, many = peaks(12_500), peaks(50_000)
+    assert max(many) < 32_000_000  # 65,536 rows of 57 bytes, and the order's tables
+    assert [more < 1.5 * less for less, more in zip(few, many, strict=True)] == [True, True]
+    with pq.ParquetFile(tmp_path / "50000.parquet") as file:
+        groups = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
+        assert sum(groups) == 50_000 * len(manifest.shards)
+        assert max(groups) <= 1 << 16
+        counted = np.bincount(file.read(["shard"])["shard"].to_numpy()).tolist()
+    assert counted == [50_000] * len(manifest.shards)
+    assert os.path.getsize(tmp_path / "50000.parquet") > 4_000_000
 
 
 def test_a_run_with_json_says_nothing_else(out: Path) -> None:
