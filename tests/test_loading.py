@@ -520,6 +520,44 @@ def test_a_drop_that_leaves_nothing_goes_on_with_the_next_epoch() -> None:
     assert cursor.turn().start == 10
 
 
+def test_any_loader_is_watched(tmp_path: Path) -> None:
+    now = [0.0]
+
+    def loader() -> Iterator[list[str]]:
+        for _ in range(12):
+            now[0] += 0.5  # the trainer waits
+            yield ["a", "bc", "def"]
+
+    telemetry = Telemetry(str(tmp_path), 1, every_s=10, clock=lambda: now[0])
+    batches = telemetry.watch(
+        loader(),
+        samples=len,
+        num_samples=100,
+        world_size=4,
+        position=90,
+        num_bytes=lambda batch: sum(map(len, batch)),
+        tokens=lambda batch: 7 * len(batch),
+    )
+    for at, batch in enumerate(batches):
+        assert batch == ["a", "bc", "def"]
+        now[0] += 0.75  # the trainer trains
+        if at == 9:
+            break
+    batches.close()  # type: ignore[attr-defined]
+    first, last = (json.loads(line) for line in (tmp_path / "rank-00001.jsonl").read_text().splitlines())
+    assert (first["batches"], first["samples"], first["bytes"], first["tokens"]) == (9, 27, 54, 189)
+    assert (first["position"], first["epoch"], first["seconds"]) == (90 + 27 * 4, 1, 10.5)
+    assert (first["wait_s"]["p50"], first["wait_s"]["max"], first["wait_s"]["total"]) == (0.5, 0.5, 4.5)
+    assert (last["batches"], last["samples"], last["position"], last["epoch"]) == (1, 3, 210, 2), "and when broken off"
+
+
+@pytest.mark.parametrize("wrong", [{"num_samples": 0}, {"world_size": 0}, {"position": -1}])
+def test_a_loader_is_not_watched_without_anything_to_count_by(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"num_samples": 10, **wrong}
+    with pytest.raises(UsageProblem, match="nothing to count by"):
+        Telemetry(str(tmp_path)).watch([], samples=len, **options)
+
+
 def test_telemetry_writes_waits_and_rates(tmp_path: Path) -> None:
     now = [0.0]
     telemetry = Telemetry(str(tmp_path / "loader"), 3, every_s=10, clock=lambda: now[0])

@@ -1,9 +1,10 @@
 """What a loader did, as JSON Lines: one file a rank, one line every few seconds. Fields: docs/formats/telemetry.md.
 
     telemetry = Telemetry("run/loader", rank=3)
-    telemetry.waited(0.002); telemetry.add(samples=256, num_bytes=28_000_000); telemetry.tick(position)
+    telemetry.waited(0.002); telemetry.add(samples=256, num_bytes=28_000_000); telemetry.tick(position, epoch)
+    for batch in telemetry.watch(loader, samples=len, num_samples=60_000, world_size=4): ...     any loader
 
-Memory: the waits of one interval, 8 bytes a batch.
+`ResumableLoader` of shardtool.torch takes it as it is. Memory: the waits of one interval, 8 bytes a batch.
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import json
 import multiprocessing
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from shardtool.errors import UsageProblem
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["SCHEMA", "Telemetry"]
 
 SCHEMA = "shardtool/telemetry/1"
+T = TypeVar("T")
 
 
 class Telemetry:
@@ -63,6 +67,60 @@ class Telemetry:
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(json.dumps(self._document(position, epoch), separators=(",", ":")) + "\n")
         self._begin()
+
+    def watch(
+        self,
+        batches: Iterable[T],
+        *,
+        samples: Callable[[T], int],
+        num_samples: int,
+        world_size: int = 1,
+        position: int = 0,
+        num_bytes: Callable[[T], int] | None = None,
+        tokens: Callable[[T], int] | None = None,
+    ) -> Iterator[T]:
+        """The batches of any loader as they come, with lines about them; the last one when the loop ends.
+
+        The loader keeps its state, ask it for that. Positions are counted for all ranks from what this one got, so
+        that where ranks do not get equal parts they may differ by less than a batch from those of other ranks.
+
+        Args:
+            batches: a loader of this rank; what it is asked for is timed, what the loop does with a batch is not.
+            samples: says how many samples a batch holds.
+            num_samples: of one epoch, over all ranks.
+            world_size: data-parallel ranks.
+            position: of the stream, where the loader begins.
+            num_bytes: says how many bytes a batch holds; without it none are told.
+            tokens: likewise.
+
+        Raises:
+            UsageProblem: num_samples or world_size below 1, or a negative position.
+        """
+        if min(num_samples, world_size) < 1 or position < 0:
+            raise UsageProblem(
+                f"num_samples {num_samples}, world_size {world_size}, position {position}: nothing to count by",
+                hint="num_samples and world_size are 1 or more, position 0 or more",
+            )
+
+        def watched(place: int) -> Iterator[T]:
+            began = self._clock()
+            try:
+                for batch in batches:
+                    self.waited(self._clock() - began)
+                    count = samples(batch)
+                    self.add(
+                        samples=count,
+                        num_bytes=0 if num_bytes is None else num_bytes(batch),
+                        tokens=0 if tokens is None else tokens(batch),
+                    )
+                    place += count * world_size
+                    self.tick(place, place // num_samples)
+                    yield batch
+                    began = self._clock()
+            finally:
+                self.flush(place, place // num_samples)
+
+        return watched(position)
 
     def _begin(self) -> None:
         self._waits: list[float] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 import grain
@@ -11,6 +13,7 @@ from peer_data import complaints_about, packed_numbers
 from shardtool.errors import UsageProblem
 from shardtool.grain import ShardSampler, ShardSource, mixed, ordered
 from shardtool.loading.mixed import MixedReader, start_mixed_cursor
+from shardtool.loading.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,6 +168,46 @@ def test_indices_past_the_end_are_refused(source: ShardSource) -> None:
             sampler[index]
     with pytest.raises(UsageProblem, match="num_epochs"):
         ShardSampler(source, num_epochs=0)
+
+
+@pytest.mark.parametrize("worker_count", [0, 2])
+def test_telemetry_of_a_loader_counts_what_it_gave_and_changes_nothing(
+    source: ShardSource, tmp_path: Path, worker_count: int
+) -> None:
+    lines, seen = [], 0
+    for rank in range(3):
+        plain = list(make_loader(source, rank, 3, worker_count=worker_count))
+        iterator = iter(make_loader(source, rank, 3, worker_count=worker_count))
+        telemetry, found, workers = Telemetry(str(tmp_path), rank), [], 0
+        for key in telemetry.watch(iterator, samples=lambda _: 1, num_samples=COUNT, world_size=3, num_bytes=len):
+            found.append(key)
+            workers = max(workers, len(multiprocessing.active_children()))
+        assert found == plain
+        assert workers >= worker_count, "their CPU seconds are counted, too"
+        (line,) = (json.loads(text) for text in (tmp_path / f"rank-{rank:05d}.jsonl").read_text().splitlines())
+        assert (line["rank"], line["samples"], line["bytes"]) == (rank, len(plain), sum(map(len, plain)))
+        assert 0 < line["wait_s"]["p50"] <= line["wait_s"]["max"] <= line["wait_s"]["total"] <= line["seconds"]
+        seen += line["samples"]
+        lines.append(line)
+    assert [(line["position"], line["epoch"]) for line in lines] == [(201, 1)] * 3
+    assert seen == 3 * 67, "of 2 x 101 positions Grain gives each rank as many as the others"
+
+
+def test_telemetry_goes_on_at_a_state_that_the_loader_keeps(source: ShardSource, tmp_path: Path) -> None:
+    dataset = ordered(source, seed=7).map(Key()).repeat(2)[1::2].batch(5)
+    iterator, telemetry = iter(dataset.to_iter_dataset()), Telemetry(str(tmp_path), 1)
+    watched = telemetry.watch(iterator, samples=len, num_samples=COUNT, world_size=2)
+    begun = [next(watched) for _ in range(3)]
+    state = iterator.get_state()
+    watched.close()  # type: ignore[attr-defined]
+    resumed = iter(dataset.to_iter_dataset())
+    resumed.set_state(state)
+    rest = list(telemetry.watch(resumed, samples=len, num_samples=COUNT, world_size=2, position=30))
+    assert [key for batch in (*begun, *rest) for key in batch] == [
+        key for batch in dataset.to_iter_dataset() for key in batch
+    ]
+    lines = [json.loads(text) for text in (tmp_path / "rank-00001.jsonl").read_text().splitlines()]
+    assert [(line["samples"], line["position"], line["epoch"]) for line in lines] == [(15, 30, 0), (86, 202, 2)]
 
 
 def test_the_page_is_true(tmp_path: Path) -> None:
