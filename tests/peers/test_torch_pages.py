@@ -10,7 +10,14 @@ from peer_data import complaints_about
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGES = ["torch-ddp.md", "torchrun.md", "webdataset-loader.md", "resume-with-fewer-nodes.md", "lightning.md"]
+PAGES = [
+    "torch-ddp.md",
+    "torchrun.md",
+    "staging-torchrun.md",
+    "webdataset-loader.md",
+    "resume-with-fewer-nodes.md",
+    "lightning.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)
