@@ -1,4 +1,7 @@
-"""Every format, every command, in a folder and in a bucket: each works, or refuses for the documented reason."""
+"""Every format, every command, in a folder and in a bucket: each works, or refuses for the documented reason.
+
+That it works: what it tells and writes is what the source has (`matrix.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from helpers import make_tree, run_cli
+from matrix import CHECKS, Cell, samples_of_lines, samples_of_tree
 from snapshots import files_below
 from store import contents, files_of, tree_of, uploads
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 PLACES = ("folder", "bucket")
 TOKENS = ("bin",)  # made of text, samples of one part
+RANGES = ("tar", "bin", "tfrecord", "mds", "litdata")  # a sample is a range of bytes of its shard
 COMPRESSED = ("tar", "mds", "parquet", "arrow", "arrow-stream")
 ZSTD = ".zst"
 KINDS = (*FORMATS, "tar" + ZSTD)
@@ -58,6 +63,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tree(tmp_path_factory.mktemp("text") / "src", {"docs.jsonl": "\n".join(lines) + "\n"})
 
 
+def samples_of(name: str, source: Path, text: Path) -> dict[str, dict[str, bytes]]:
+    """What a data set of this format holds."""
+    if name not in TOKENS:
+        return samples_of_tree(source)
+    return {key: parts for path in text.glob("*.jsonl") for key, parts in samples_of_lines(path).items()}
+
+
 def options_of(name: str, source: Path, text: Path) -> tuple[Path, tuple[str, ...]]:
     shards: tuple[str, ...] = ("--format", name.removesuffix(ZSTD), "--shards", "2")
     if name.endswith(ZSTD):
@@ -76,12 +88,24 @@ def folders(source: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) 
     return found
 
 
-def placed(folder: Path, place: str, bucket: Bucket) -> str:
+@pytest.fixture(scope="module")
+def grown(source: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """`source` and `text` a day later: of each one sample is gone, one is new, one has other bytes of the same size."""
+    files = {path: data for path, data in files_of(source).items() if not path.startswith("a/0000")}
+    files |= {"b/new.bin": b"new", "b/new.txt": b"new", "c/0002.txt": files["c/0002.txt"].upper()}
+    tree = make_tree(tmp_path_factory.mktemp("grown") / "src", files)
+    lines = (text / "docs.jsonl").read_bytes().splitlines(keepends=True)
+    lines[5] = lines[5].replace(b"word", b"WORD")
+    other = {"docs.jsonl": b"".join(lines[:-1]), "more.jsonl": lines[-1]}  # the last is gone, and another is new
+    return tree, make_tree(tmp_path_factory.mktemp("grown-text") / "src", other)
+
+
+def placed(folder: Path, place: str, bucket: Bucket, prefix: str = "out") -> str:
     """Where a data set is found: its folder, or the prefix of a bucket that it is copied to."""
     if place == "folder":
         return os.fspath(folder)
-    bucket.put({f"out/{path}": data for path, data in files_of(folder).items()})
-    return bucket.url("out")
+    bucket.put({f"{prefix}/{path}": data for path, data in files_of(folder).items()})
+    return bucket.url(prefix)
 
 
 def refusal(command: str, name: str, place: str) -> tuple[int, str] | None:
@@ -90,25 +114,54 @@ def refusal(command: str, name: str, place: str) -> tuple[int, str] | None:
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", KINDS)
-def test_every_command_works_or_says_why_not(
-    name: str, place: str, folders: dict[str, Path], seaweedfs_bucket: Bucket, tmp_path: Path
+def test_every_command_tells_what_the_source_has_or_says_why_not(
+    name: str, place: str, folders: dict[str, Path], source: Path, text: Path, seaweedfs_bucket: Bucket, tmp_path: Path
 ) -> None:
     where = placed(folders[name], place, seaweedfs_bucket)
-    first = run_cli("ls", where, "--samples", "--json").json["samples"][0]
-    part, target = next(iter(first["parts"])), os.fspath(tmp_path / "files")
-    cache = tmp_path / "cache"
-    words = {"OUT": where, "KEY": first["key"], "PART": part, "TARGET": target, "CACHE": os.fspath(cache)}
+    samples = samples_of(name, source, text)
+    cell = Cell(folders[name], samples, name.removesuffix(ZSTD) in RANGES, tmp_path / "files", tmp_path / "cache")
+    words = {"OUT": where, "KEY": cell.key, "PART": cell.part}
+    words |= {"TARGET": os.fspath(cell.files), "CACHE": os.fspath(cell.cache)}
     for command, template in COMMANDS.items():
         ran = run_cli(*(words.get(word, word) for word in template), "--json")
         expected = refusal(command, name, place)
         if expected is None:
             assert ran.code == 0, (command, ran.err)
+            CHECKS[command](ran.json, cell)
         else:
             assert ran.code == expected[0], (command, ran.err)
             assert expected[1] in ran.error["message"], (command, ran.err)
-    assert files_below(tmp_path / "files")
-    (staged,) = (path for path in cache.iterdir() if (path / "manifest.json").exists())
+    (staged,) = (path for path in cell.cache.iterdir() if (path / "manifest.json").exists())
     assert run_cli("verify", staged, "--deep").code == 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", KINDS)
+def test_what_differs_is_named(
+    name: str,
+    place: str,
+    folders: dict[str, Path],
+    source: Path,
+    text: Path,
+    grown: tuple[Path, Path],
+    seaweedfs_bucket: Bucket,
+    tmp_path: Path,
+) -> None:
+    tree, options = options_of(name, *grown)
+    assert run_cli("pack", tree, tmp_path / "other", *options).code == 0
+    before = placed(folders[name], place, seaweedfs_bucket)
+    after = placed(tmp_path / "other", place, seaweedfs_bucket, "other")
+    ran = run_cli("diff", before, after, "--exit-code", "--json")
+    assert ran.code == 3, ran.err
+    one, two = samples_of(name, source, text), samples_of(name, *grown)
+    wanted = {
+        "added": two.keys() - one.keys(),
+        "removed": one.keys() - two.keys(),
+        "changed": {key for key in one.keys() & two.keys() if one[key] != two[key]},
+    }
+    assert [len(keys) for keys in wanted.values()] == [1, 1, 1]
+    assert {kind: {example["key"] for example in ran.json[kind]["examples"]} for kind in wanted} == wanted
+    assert (ran.json["equal"], ran.json["changed_parts"]) == (False, {"tokens" if name in TOKENS else "txt": 1})
 
 
 @pytest.mark.parametrize("place", PLACES)
