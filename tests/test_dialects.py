@@ -292,6 +292,24 @@ def test_compressed_tar_is_listed_for_a_pipe_and_gets_no_card(tmp_path: Path) ->
     assert (refused.code, "opens no compressed tar" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"__a.txt": "1", "b.txt": "2"}, "1 member dropped, the file name begins with . or __ '__a.txt'"),
+        ({f"{n}.txt": "1" for n in range(9)} | {"8.png": "2"}, "1 member dropped, parts that the first 5 samples"),
+        ({"0.txt": "1", "1.txt": "1", "1.png": "2"}, "1 sample rejected, the first 5 samples of the last split do not"),
+    ],
+)
+def test_a_card_for_what_hugging_face_would_lose_is_refused(tmp_path: Path, files: dict[str, str], said: str) -> None:
+    tree = make_tree(tmp_path / "in", files)
+    pack(tree, tmp_path / "out", shuffle="none")
+    refused = emit(tmp_path / "out", "hf-card")
+    assert (refused.code, said in " ".join(refused.err.split())) == (2, True), refused.err
+    assert not (tmp_path / "out" / "README.md").exists()
+    pack(tree, tmp_path / "parquet", format="parquet")
+    assert emit(tmp_path / "parquet", "hf-card").code == 0
+
+
 def test_a_file_that_we_did_not_write_stays(pets: Path) -> None:
     (pets / "README.md").write_text("mine")
     before = files_of(pets)

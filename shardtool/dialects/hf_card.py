@@ -12,7 +12,9 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from shardtool.compat import examine_dataset
 from shardtool.dialects import Emission, SideFile
+from shardtool.dialects.rules import READERS
 from shardtool.errors import UsageProblem
 from shardtool.units import format_bytes, plural
 
@@ -31,9 +33,25 @@ def emit(dataset: Dataset, shares: str = "") -> Emission:
     """The card.
 
     Raises:
-        UsageProblem: shards that `datasets` does not read.
+        UsageProblem: shards that `datasets` does not read, or tar with samples that it would lose or stop at.
     """
-    return emission(dataset.path, dataset.manifest)
+    found = emission(dataset.path, dataset.manifest)
+    if dataset.manifest.format == "tar":
+        _refuse_losses(dataset)
+    return found
+
+
+def _refuse_losses(dataset: Dataset) -> None:
+    (verdict,) = examine_dataset(dataset, [READERS["hf"]])
+    for finding in verdict.findings.values():
+        examples = "".join(f"\n  {name.decode('utf-8', 'backslashreplace')!r}" for name in finding.examples)
+        raise UsageProblem(
+            f"--emit hf-card: Hugging Face datasets would not read all of {dataset.path}:"
+            f" {plural(finding.count, finding.unit)} {finding.kind}, {finding.why}{examples}",
+            hint=f"shardtool convert {dataset.path} NEW --format parquet keeps them; shardtool inspect {dataset.path}"
+            " --compat hf tells all",
+            where={"path": dataset.path},
+        )
 
 
 def emission(path: str, manifest: Manifest) -> Emission:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from corpora import CACHE
+from corpora import CORPORA, fetch
 from doc_examples import ROOT
 from helpers import Said, make_tree
 from hypothesis import HealthCheck, settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from shardtool.verification.verify import VerifyResult
 
-STAMPS = CACHE / "tuxpaint-stamps-default" / "usr" / "share" / "tuxpaint" / "stamps" / "animals"
+STAMPS = CORPORA["tuxpaint"].roots[0] / "animals"
 FEW = settings(
     max_examples=40, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -35,9 +35,9 @@ TREES = st.dictionaries(
 
 
 def real_tree(tmp_path: Path) -> Path:
-    """Stamps (pictures, sounds and texts, 36 MiB) where scripts/fetch-corpora put them, else the pets."""
-    if not STAMPS.is_dir():
-        return ROOT / "fixtures" / "pets"
+    """Stamps: pictures, sounds and texts, 36 MiB; skips where they cannot be had."""
+    if reason := fetch(CORPORA["tuxpaint"]):
+        pytest.skip(reason)
     folder = tmp_path / "stamps"
     folder.mkdir()
     (folder / "in").symlink_to(STAMPS, target_is_directory=True)
@@ -89,9 +89,14 @@ def verify_deep(out: Path) -> VerifyResult:
     return verify(os.fspath(out), WorkerPool(0), Said(), is_deep=True)
 
 
-tree_kinds = pytest.mark.parametrize("kind", ["real", "large"])
+TREE_KINDS: dict[str, Callable[[Path], Path]] = {
+    "real": real_tree,
+    "pets": lambda tmp_path: ROOT / "fixtures" / "pets",
+    "large": lambda tmp_path: large_tree(tmp_path / "in"),
+}
+tree_kinds = pytest.mark.parametrize("kind", TREE_KINDS)
 
 
 def tree_of(kind: str, tmp_path: Path) -> Path:
     """The tree of a kind."""
-    return real_tree(tmp_path) if kind == "real" else large_tree(tmp_path / "in")
+    return TREE_KINDS[kind](tmp_path)

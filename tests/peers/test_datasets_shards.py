@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import PIL.Image
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
-from corpora import CACHE
+from corpora import CORPORA, fetch
 from helpers import make_tree, pack, run_cli, shard_paths
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VARIANTS = [(name, compress) for name in ("parquet", "arrow", "arrow-stream") for compress in ("none", "zstd:3")]
-every_variant = pytest.mark.parametrize(("shard_format", "compress"), VARIANTS, ids="-".join)
-SOUNDS = CACHE / "asterisk-core-sounds-en-wav"
+every_variant = pytest.mark.parametrize(("shard_format", "compress"), VARIANTS, ids=map("-".join, VARIANTS))
 FEW = settings(
     max_examples=15, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -101,14 +101,30 @@ def test_pictures_are_those_of_the_source(tmp_path: Path, shard_format: str, com
 
 
 @every_variant
-def test_sounds_are_those_of_the_source(tmp_path: Path, shard_format: str, compress: str) -> None:
-    if not SOUNDS.exists():
-        pytest.skip("scripts/fetch-corpora fetches the sounds")
-    roots = sorted(path for path in SOUNDS.rglob("*") if path.is_dir() and any(path.glob("*.wav")))
-    pack(roots[0], tmp_path / "out", format=shard_format, compress=compress, shards=3)
+def test_real_pictures_are_those_of_the_source(tmp_path: Path, shard_format: str, compress: str) -> None:
+    if reason := fetch(CORPORA["tuxpaint"]):
+        pytest.skip(reason)
+    root = CORPORA["tuxpaint"].roots[0] / "animals"  # some texts are no UTF-8
+    pack(root, tmp_path / "out", format=shard_format, compress=compress, shard_size=8 << 20, schema=("txt=binary",))
+    found = load(tmp_path / "out")["train"]
+    wanted = source_of(root)
+    assert contents(undecoded(found)) == wanted
+    assert isinstance(found.features["png"], datasets.Image)
+    for sample in found.select_columns(["key", "png"]).filter(bool, input_columns="png").select(range(12)):
+        with PIL.Image.open(io.BytesIO(wanted[sample["key"]]["png"])) as picture:
+            assert sample["png"].tobytes() == picture.tobytes()
+
+
+@every_variant
+def test_real_sounds_are_those_of_the_source(tmp_path: Path, shard_format: str, compress: str) -> None:
+    roots = CORPORA["asterisk"].roots
+    if not all(root.is_dir() for root in roots):
+        pytest.skip("scripts/fetch-corpora --all fetches the sounds, scripts/test-full does")
+    pack(roots, tmp_path / "out", format=shard_format, compress=compress, shards=3)
     found = load(tmp_path / "out")["train"]
     assert isinstance(found.features["wav"], datasets.Audio)
-    assert contents(undecoded(found)) == source_of(roots[0])
+    wanted = {key: parts for root in roots for key, parts in source_of(root).items()}
+    assert contents(undecoded(found)) == wanted
 
 
 @every_variant
@@ -158,7 +174,7 @@ def test_what_save_to_disk_wrote_is_converted(tmp_path: Path) -> None:
     assert report["samples"] == len(source_of(PETS))
 
 
-@pytest.mark.parametrize(("shard_format", "compress"), [v for v in VARIANTS if v[0] != "arrow-stream"], ids="-".join)
+@pytest.mark.parametrize(("shard_format", "compress"), [v for v in VARIANTS if v[0] != "arrow-stream"])
 def test_pyarrow_reads_all_shards_as_one_data_set(tmp_path: Path, shard_format: str, compress: str) -> None:
     pack(PETS, tmp_path / "out", format=shard_format, compress=compress, shards=4)
     table = pa.dataset.dataset(

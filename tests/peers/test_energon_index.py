@@ -14,13 +14,27 @@ from pathlib import Path
 import pytest
 from babel import SAMPLES, Babel, packed
 from emitted import is_as_packed, packed_with, real_corpus, samples_of, shard_paths_of, some_tree, verdict_of
+from helpers import make_tree
 from hypothesis import given, settings
-from megatron.energon import DefaultTaskEncoder, TextSample, WorkerConfig, get_loader, get_train_dataset
+from megatron.energon import (
+    Cooker,
+    DefaultTaskEncoder,
+    Sample,
+    TextSample,
+    WorkerConfig,
+    basic_sample_keys,
+    edataclass,
+    get_loader,
+    get_train_dataset,
+    stateless,
+)
 from megatron.energon.epathlib import EPath
 from megatron.energon.flavors.webdataset.itar_reader import ShardInfosITarReader, SqliteITarEntryReader
 from megatron.energon.flavors.webdataset.metadata import WebdatasetMeta
 from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator
 from megatron.energon.flavors.webdataset.structs import FilteredSample
+from record_data import FEW, TREES, made_tree
+from record_data import samples_of as samples_of_tree
 
 ENERGON = str(Path(sys.executable).parent / "energon")
 OWN = set(FilteredSample.__annotations__)  # FilteredSample(**parts, __key__=...) stops at a part with such a name
@@ -68,6 +82,17 @@ def test_a_real_corpus_reads_whole(tmp_path: Path) -> None:
     out = real_corpus(tmp_path / "out", ["energon"])
     wanted = samples_of(out)
     assert by_offset(out, "train") == wanted == by_key(out, list(wanted))
+
+
+@FEW
+@given(TREES)
+def test_any_samples_are_found(tmp_path_factory: pytest.TempPathFactory, parts: dict[tuple[str, str], bytes]) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    tree = made_tree(folder / "in", parts)
+    out = packed_with(folder / "out", ["energon"], tree, shard_size=16 << 10, keep_case=True)
+    wanted = samples_of_tree(tree)
+    assert by_offset(out, "train") == wanted == by_key(out, list(wanted))
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("command", ["info", "lint"])
@@ -133,6 +158,56 @@ def test_its_loader_gives_each_sample_of_an_epoch_once(tmp_path: Path) -> None:
     )
     found = [tuple(pair) for batch in get_loader(dataset) for pair in batch]
     assert sorted(found) == sorted((key, parts["txt"]) for key, parts in samples_of(out).items())
+
+
+@edataclass
+class Stored(Sample):  # type: ignore[misc]
+    """A sample as it is stored."""
+
+    parts: dict[str, bytes]
+
+
+@stateless  # type: ignore[untyped-decorator]
+def as_stored(sample: dict[str, object]) -> Stored:
+    return Stored(**basic_sample_keys(sample), parts=_plain(sample)[1])
+
+
+class AllParts(DefaultTaskEncoder):  # type: ignore[misc]
+    """Gives the key and all parts of each sample, undecoded."""
+
+    decoder = None
+    cookers = (Cooker(as_stored),)
+
+    def batch(self, samples: list[Stored]) -> list[tuple[str, dict[str, bytes]]]:
+        return [(sample.__key__, sample.parts) for sample in samples]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_its_ranks_share_an_epoch_with_all_parts(world_size: int, tmp_path: Path) -> None:
+    files = {f"{number:02d}.{part}": f"{number} {part}" for number in range(24) for part in ("jpg", "seg.png", "json")}
+    ragged = {path: text for path, text in files.items() if not path.endswith("jpg") or int(path[:2]) % 3}
+    tree = make_tree(tmp_path / "in", ragged)
+    out = packed_with(tmp_path / "out", ["energon"], tree, samples_per_shard=3)
+    ranks = [whole_epoch(out, rank, world_size) for rank in range(world_size)]
+    assert all(ranks)
+    found = [pair for rank in ranks for pair in rank]
+    assert len(found) == len(dict(found))
+    assert dict(found) == samples_of_tree(tree)
+
+
+def whole_epoch(out: str, rank: int, world_size: int) -> list[tuple[str, dict[str, bytes]]]:
+    """What one rank reads."""
+    dataset = get_train_dataset(
+        out,
+        worker_config=WorkerConfig(rank=rank, world_size=world_size, num_workers=0),
+        batch_size=1,
+        shuffle_buffer_size=None,
+        max_samples_per_sequence=None,
+        repeat=False,
+        task_encoder=AllParts(),
+    )
+    return [pair for batch in get_loader(dataset) for pair in batch]
 
 
 def read(samples: Babel) -> list[tuple[str, set[str]]] | None:

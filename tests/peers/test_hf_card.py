@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -10,7 +11,11 @@ import datasets
 import pytest
 from emitted import emit, packed_with, real_corpus, samples_of, some_tree
 from helpers import make_tree, pack
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
+from record_data import FEW
+from record_data import samples_of as samples_of_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +37,39 @@ def test_each_split_has_its_samples_beside_all_other_index_files(tmp_path: Path)
     for split in ("train", "validation"):
         found = {row["__key__"]: {part: as_bytes(row[part]) for part in ("txt", "bin")} for row in streamed(out, split)}
         assert found == samples_of(out, split)
+
+
+def is_seen(key: str) -> bool:
+    """Whether `datasets` reads files of such a name; `--emit hf-card` refuses the others."""
+    return bool(key) and not key.startswith("__")
+
+
+@FEW
+@given(
+    st.dictionaries(
+        st.text("abcüß_ ", min_size=1, max_size=30).map(str.strip).filter(is_seen),
+        st.tuples(st.binary(max_size=300), st.binary(max_size=300), st.text(max_size=60)),
+        min_size=1,
+        max_size=25,
+    )
+)
+def test_any_samples_are_read(
+    tmp_path_factory: pytest.TempPathFactory, samples: dict[str, tuple[bytes, bytes, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    names = ("seg.png", "bin", "txt")  # it wants the same parts in the first samples
+    files: dict[str, bytes | str] = {}
+    for key, parts in samples.items():
+        files |= {f"{key}.{name}": data for name, data in zip(names, parts, strict=True)}
+    tree = make_tree(folder / "in", files)
+    out = packed_with(folder / "out", ["hf-card"], tree, shard_size=16 << 10)
+    rows = streamed(out, "train").cast_column("seg.png", datasets.Image(decode=False))
+    found = {
+        row["__key__"]: {"seg.png": row["seg.png"]["bytes"], "bin": row["bin"], "txt": row["txt"].encode()}
+        for row in rows
+    }
+    assert found == samples_of_tree(tree)
+    shutil.rmtree(folder)
 
 
 def test_without_the_card_the_indexes_of_energon_are_taken_for_data(tmp_path: Path) -> None:

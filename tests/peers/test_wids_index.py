@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from babel import SAMPLES, Babel, packed
 from emitted import is_as_packed, packed_with, real_corpus, samples_of, some_tree, verdict_of
 from hypothesis import given, settings
+from record_data import FEW, TREES, made_tree
+from record_data import samples_of as samples_of_tree
 from wids import ShardListDataset
 from wids.wids import IndexedTarSamples
 
@@ -44,6 +47,16 @@ def test_the_shards_stay_and_nothing_lies_beside_them(tmp_path: Path) -> None:
 def test_a_real_corpus_reads_whole(tmp_path: Path) -> None:
     out = real_corpus(tmp_path / "out", ["wids"])
     assert read_by_number(f"{out}/wids/train.json") == samples_of(out)
+
+
+@FEW
+@given(TREES)
+def test_any_samples_are_read(tmp_path_factory: pytest.TempPathFactory, parts: dict[tuple[str, str], bytes]) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    tree = made_tree(folder / "in", parts)
+    out = packed_with(folder / "out", ["wids"], tree, shard_size=16 << 10, keep_case=True)
+    assert read_by_number(f"{out}/wids/train.json") == samples_of_tree(tree)
+    shutil.rmtree(folder)
 
 
 def read(samples: Babel) -> list[tuple[str, set[str]]] | None:
