@@ -93,23 +93,25 @@ def _add_rates(sides: dict[str, Any], total: int) -> None:
             found["cpu_ratio_beyond_decode"] = round((net[name] - net["decode"]) / ours, 2)
 
 
-def _same_bytes(source: Path, work: Path) -> bool | None:
-    """Whether datatrove and shardtool, without its shuffle, write the same two files."""
+def _same_bytes(source: Path, work: Path) -> dict[str, bool]:
+    """{peer: whether it and shardtool, without its shuffle, write the same two files}, of peers that are there."""
     theirs, ours = work / "theirs", work / "ours"
-    command = peer("datatrove", "datatrove", source, theirs)
-    if command is None:
-        return None
-    for path in (theirs, ours):
-        shutil.rmtree(path, ignore_errors=True)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found: dict[str, bool] = {}
+    shutil.rmtree(ours, ignore_errors=True)
     subprocess.run(pack(source, ours, "none", 1, "--shuffle", "none"), check=True, stdout=subprocess.DEVNULL)
-    found = [
-        filecmp.cmp(theirs / f"x.{suffix}", ours / "data" / f"train-00000-of-00001.{suffix}", shallow=False)
-        for suffix in ("bin", "idx")
-    ]
-    for path in (theirs, ours):
-        shutil.rmtree(path)
-    return all(found)
+    for name in ("megatron", "datatrove"):
+        command = peer(name, name, source, theirs)
+        if command is None:
+            continue
+        shutil.rmtree(theirs, ignore_errors=True)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found[name] = all(
+            filecmp.cmp(theirs / f"x.{suffix}", ours / "data" / f"train-00000-of-00001.{suffix}", shallow=False)
+            for suffix in ("bin", "idx")
+        )
+        shutil.rmtree(theirs)
+    shutil.rmtree(ours)
+    return found
 
 
 def bench_merge(work: Path, rounds: int, *, is_patient: bool) -> dict[str, Any]:

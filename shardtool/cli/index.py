@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     cls=GroupedOption,
     section="Running",
     is_flag=True,
-    help="Mend the .idx of the .bin/.idx pairs that OUT names (prefixes, folders); the .bin is left alone, the damaged .idx kept "
-    "as .idx.damaged.",
+    help="Mend the .idx of the .bin/.idx pairs that OUT names (prefixes, folders); the .bin is left alone, the "
+    "damaged .idx kept as .idx.damaged.",
 )
 @options("workers")
 @s3_options
