@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from shardtool.cli.choices import is_given
 from shardtool.cli.options import (
     Command,
     Output,
@@ -43,4 +44,9 @@ def command(output: Output, sources: tuple[str, ...], out: str, **chosen: Any) -
     Splits and labels of data sets are kept; what cannot be carried over is said. Parts that lie in their files as they
     are (tar, data sets of most formats) are read there; what must be decoded is unpacked once, beside the plan.
     """
+    if chosen["format"] != "bin" and not is_given("group_by"):
+        from shardtool.shard_sources.find import holds_tokens
+
+        if holds_tokens(sources):  # a key such as a.jsonl#17 has dots, its part is `tokens`
+            chosen["group_by"] = "last-dot"
     run_pack(output, sources, out, {**chosen, "source": "shards", "links": "follow", "files_from": None, "null": False})

@@ -108,8 +108,8 @@ def chosen_tokens(chosen: dict[str, Any]) -> TokenOptions | None:
     Raises:
         UsageProblem: token options without --format bin.
     """
-    if "tokenizer" not in chosen:
-        return None
+    if "tokenizer" not in chosen:  # convert: ids stay as they are
+        return TokenOptions(tokenizer="none", eod="none", empty="keep") if chosen["format"] == "bin" else None
     if chosen["format"] != "bin":
         given = [f"--{name.replace('_', '-').replace('packing', 'pack')}" for name in NAMES if is_given(name)]
         if given:

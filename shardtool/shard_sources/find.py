@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shardtool.errors import SourceNotFound, UsageProblem
 from shardtool.formats import BYTES, CELLS
 from shardtool.indexing.bare_shards import natural
-from shardtool.manifest import MANIFEST, load_manifest
+from shardtool.manifest import MANIFEST, Manifest, load_manifest
 from shardtool.names import SPLIT_ALIASES, expand_braces
 from shardtool.planning.plan_file import PLAN_JSON
 from shardtool.reading.reading import Dataset
@@ -122,7 +122,7 @@ def _has_object(url: str, name: str) -> bool:
 def _shards_of(source: str) -> Iterator[SourceFile]:
     folder = source.removesuffix(MANIFEST).rstrip("/") or "." if source.endswith(MANIFEST) else source
     manifest = load_manifest(folder)
-    losses = _losses(manifest.format)
+    losses = _losses(manifest)
     with Dataset.open(folder) as dataset:
         for number in range(dataset.num_shards):
             index = dataset.index(number)
@@ -131,8 +131,19 @@ def _shards_of(source: str) -> Iterator[SourceFile]:
             yield SourceFile(kind, dataset.shard_path(number), folder, number, losses)
 
 
-def _losses(shard_format: str) -> tuple[str, ...]:
-    return ("token ids become parts of raw bytes",) if shard_format == "bin" else ()
+def _losses(manifest: Manifest) -> tuple[str, ...]:
+    if manifest.format != "bin":
+        return ()
+    facts = manifest.membership.get("tokens") or {}
+    kind = f"{facts.get('dtype', 'their type')}, little-endian"
+    return (f"token ids become parts of raw bytes ({kind}); tokenizer and provenance are told by the source alone",)
+
+
+def holds_tokens(sources: Sequence[str]) -> bool:
+    """Whether all sources are data sets of token shards, whose keys may have dots."""
+    if not sources or not all(_is_dataset(source) for source in sources):
+        return False
+    return all(load_manifest(source.removesuffix(MANIFEST).rstrip("/") or ".").format == "bin" for source in sources)
 
 
 def _objects(source: str) -> list[str]:

@@ -22,6 +22,7 @@ from shardtool.planning.plan import ALGORITHM
 from shardtool.planning.plan_file import PLAN_JSON, Ledger, StoredPlan, encode_plan, load_plan
 from shardtool.storage import is_remote, open_place
 from shardtool.tokens.inputs import Inputs, cut_tasks, find_inputs
+from shardtool.tokens.pairs import kept_dtype, kept_facts, kept_splits
 from shardtool.tokens.plan import TokenPlan, make_token_plan
 from shardtool.tokens.runs import FOLDER as PARTS
 from shardtool.tokens.runs import run_paths, work_folder
@@ -32,8 +33,11 @@ from shardtool.units import format_range, plural
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shardtool.packing.build import PackRequest, Say
     from shardtool.planning.plan import PlanOptions
+    from shardtool.tokens.files import InputFile
 
 _PART_NAME = re.compile(r"(\.tmp-part-[0-9]+-.*)?[0-9]{6,}(-[0-9]{3,})?\.(bin|arrow|json)")
 PACKED_ALGORITHM = "xxh3-document/1"  # sequences made of documents in the order of their hashes
@@ -146,17 +150,18 @@ def decide_for(
     request: PackRequest, options: PlanOptions, inputs: Inputs, pool: WorkerPool | None, say: Say
 ) -> Decided:
     """As `decide`, for inputs that are found already."""
-    job = stage_job(request, options, inputs.num_bytes)
+    job = stage_job(request, options, inputs.files)
     tasks = cut_tasks(inputs.files)
     say.step("read", f"{plural(len(inputs.files), 'file')} in {plural(len(tasks), 'slice')}")
     receipts = run_stage(job, tasks, _pool(pool), say)
     runs = [run for receipt in receipts for run in receipt.runs]
-    plan = make_token_plan(job.work, runs, options, job.spec)
+    kept = kept_dtype(inputs.files)
+    plan = make_token_plan(job.work, runs, options, job.spec, dtype=kept, splits=job.kept_splits)
     return Decided(inputs, job, tuple(receipts), plan)
 
 
-def stage_job(request: PackRequest, options: PlanOptions, source_bytes: int) -> StageJob:
-    """What workers of stage 1 need for sources of so many bytes."""
+def stage_job(request: PackRequest, options: PlanOptions, files: Sequence[InputFile]) -> StageJob:
+    """What workers of stage 1 need for these files."""
     assert options.tokens is not None
     spec = resolve_tokenizer(options.tokens)
     _check_context(options.tokens, spec)
@@ -164,13 +169,14 @@ def stage_job(request: PackRequest, options: PlanOptions, source_bytes: int) -> 
         work=work_folder(request.out),
         options=options.tokens,
         spec=spec,
-        dtype=_run_dtype(options.tokens.dtype, spec),
+        dtype=kept_dtype(files) or _run_dtype(options.tokens.dtype, spec),
         seed=options.seed,
         sort=options.shuffle == "global",
         splits=bool(options.split) or options.tokens.dedup != "none",
         on_error=request.on_error,
         durable=request.durable,
-        run_bytes=run_bytes(source_bytes),
+        run_bytes=run_bytes(sum(file.size for file in files)),
+        kept_splits=() if options.split else kept_splits(files),
     )
 
 
@@ -263,6 +269,7 @@ def _membership(options: PlanOptions, decided: Decided) -> dict[str, Any]:
             "bos": spec.bos,
             "pad": spec.pad if tokens.context else None,
             "context": tokens.context or None,
+            **kept_facts(decided.inputs.files),
         },
     }
 
@@ -306,7 +313,7 @@ def _restage(request: PackRequest, stored: StoredPlan, pool: WorkerPool | None, 
     if all(os.path.isfile(os.path.join(work, path)) for run in runs for path in run_paths(run.name)):
         return
     files = load_inputs(out)
-    job = stage_job(request, stored.options, sum(file.size for file in files))
+    job = stage_job(request, stored.options, files)
     say.step("read", "part files are gone; the documents are read again")
     found = run_stage(job, cut_tasks(files), _pool(pool), say)
     if [run for receipt in found for run in receipt.runs] != list(runs):

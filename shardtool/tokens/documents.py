@@ -27,7 +27,8 @@ from shardtool.tokens.files import (
     opened,
     ranged,
 )
-from shardtool.tokens.inputs import COLUMNS, IPC, LINES, NPY, TAR
+from shardtool.tokens.inputs import COLUMNS, IPC, LINES, NPY, PAIR, SHARD, TAR
+from shardtool.tokens.pairs import read_pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -75,6 +76,9 @@ def read_documents(task: Task, text_field: str, ids_field: str, *, wants_ids: bo
         yield from _tables(task, name, wants_ids=wants_ids)
     elif kind == NPY:
         yield _array(task)
+    elif kind in (PAIR, SHARD):
+        for keys, ids, lengths in read_pair(task.files[0], task.span):
+            yield Batch(keys, ids=ids, lengths=lengths)
     elif kind == TAR:
         yield from _in_batches(_members(task.files[0], text_field), wants_ids=False)
     else:

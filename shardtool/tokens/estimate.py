@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from shardtool.planning.plan import DEFAULT_BIN_BYTES
 from shardtool.tokens.build import check_options, decide_for, inputs_of
 from shardtool.tokens.files import opened
-from shardtool.tokens.inputs import LINES
+from shardtool.tokens.inputs import LINES, PAIR, SHARD
+from shardtool.tokens.pairs import first_sequences
 from shardtool.tokens.runs import itemsize_of
 from shardtool.tokens.stage import run_bytes
 
@@ -97,6 +98,8 @@ def _sample(files: Sequence[InputFile], folder: str) -> list[InputFile]:
     for number, file in enumerate(files[:: max(1, len(files) // FILES)]):
         if file.kind == LINES and not file.compression and file.size > HEAD_BYTES:
             file = _head(file, folder, number)
+        elif file.kind in (PAIR, SHARD) and file.size > HEAD_BYTES:
+            file = first_sequences(file, folder, f"{number:03d}")
         if chosen and size + file.size > SAMPLE_BYTES:
             continue
         chosen.append(file)

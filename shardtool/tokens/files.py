@@ -46,7 +46,8 @@ class InputFile:
     mtime_ns: int
     kind: str
     compression: str = ""
-    version: str = ""  # the ETag of an object
+    version: str = ""  # the ETag of an object, or what else tells that the content is another
+    split: str = ""  # of a shard of token ids
 
     @property
     def full_path(self) -> str:

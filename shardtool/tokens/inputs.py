@@ -41,6 +41,7 @@ LEAST_SLICE_BYTES = 4 << 20
 SLICES = 64  # of all sources together, where slices of at least `LEAST_SLICE_BYTES` allow
 BATCH_FILES, BATCH_BYTES = 1024, 16 << 20  # small text files a task
 LINES, COLUMNS, IPC, TEXT, TAR, NPY = "lines", "parquet", "arrow", "text", "tar", "npy"
+PAIR, SHARD = "pair", "shard"  # token ids with an .idx, of other tools and of a data set of ours
 _KINDS = {
     ".jsonl": LINES, ".ndjson": LINES, ".json": LINES, ".jsonlines": LINES,
     ".parquet": COLUMNS, ".pq": COLUMNS, ".arrow": IPC, ".feather": IPC, ".ipc": IPC, ".tar": TAR, ".npy": NPY,
@@ -56,7 +57,7 @@ _NO_TEXT = re.compile(
 class Task:
     """What one worker reads at a time: a slice of one file, or several files whole.
 
-    The slice is bytes of lines, row groups of Parquet, rows of an array; (0, -1) is all of it.
+    The slice is bytes of lines, row groups of Parquet, rows of an array, sequences of a pair; (0, -1) is all of it.
     """
 
     number: int
@@ -65,7 +66,7 @@ class Task:
 
     def identity(self, settings: Any) -> str:
         """xxh3_128 over all that decides what reading the task gives."""
-        files = [[os.fsdecode(f.path), f.size, f.guard, f.kind, f.compression] for f in self.files]
+        files = [[os.fsdecode(f.path), f.size, f.guard, f.kind, f.compression, f.split] for f in self.files]
         return digest_chunks([repr([files, self.span, settings]).encode("utf-8", "surrogateescape")])
 
 
@@ -100,6 +101,8 @@ def find_inputs(
         SourceError: a source cannot be read, or holds nothing.
         UsageProblem: files that hold no text, compressed archives, or a data set.
     """
+    if options.source == "shards":
+        return _pair_inputs(sources, options)
     _check_sources(sources, list_cache)
     roots, files, notices = [], [], []
     ignored, failed = Tally(), Tally()
@@ -126,6 +129,15 @@ def find_inputs(
             f"no documents in {', '.join(sources)}", hint="name folders or files with text or ids in them"
         )
     return Inputs(tuple(roots), tuple(files), ignored, failed, tuple(notices))
+
+
+def _pair_inputs(sources: Sequence[str], options: PlanOptions) -> Inputs:
+    """Token shards, to be packed anew."""
+    from shardtool.tokens.pairs import find_pairs
+
+    files, notices = find_pairs(sources, options)
+    files = _with_distinct_names(files)
+    return Inputs(tuple(os.path.abspath(source) for source in sources), tuple(files), Tally(), Tally(), tuple(notices))
 
 
 def _check_sources(sources: Sequence[str], list_cache: str) -> None:
@@ -215,9 +227,12 @@ def _check_text(files: list[InputFile]) -> None:
     wrong = [file for file, is_binary in zip(texts, told, strict=True) if is_binary]
     if wrong:
         shown = "\n".join(f"  {file.full_path}" for file in wrong[:5])
+        hint = "--format tar or parquet packs any bytes; or choose the text with --include '*.txt'"
+        if any(file.path.endswith(b".idx") for file in wrong):
+            hint = "pairs of token ids are packed anew by: shardtool convert SRC OUT --format bin"
         raise UsageProblem(
             f"{len(wrong):,} files hold no text\n{shown}",
-            hint="--format tar or parquet packs any bytes; or choose the text with --include '*.txt'",
+            hint=hint,
             where={"path": wrong[0].full_path},
         )
 
@@ -303,6 +318,10 @@ def _spans(file: InputFile, slice_bytes: int) -> list[tuple[int, int]]:
         return list(_row_groups(file, slice_bytes))
     if file.kind == NPY:
         return list(_array_rows(file, slice_bytes))
+    if file.kind in (PAIR, SHARD):
+        from shardtool.tokens.pairs import sequence_spans
+
+        return list(sequence_spans(file, slice_bytes))
     return [(0, -1)]
 
 

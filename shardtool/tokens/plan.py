@@ -105,8 +105,20 @@ def is_dropped(dropped: Any, hashes: UInt64Array, split: UInt64Array) -> Any:
     return found
 
 
-def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, spec: TokenizerSpec) -> TokenPlan:
+def make_token_plan(
+    work: str,
+    infos: Sequence[RunInfo],
+    options: PlanOptions,
+    spec: TokenizerSpec,
+    *,
+    dtype: str = "",
+    splits: tuple[str, ...] = (),
+) -> TokenPlan:
     """Order, split and cut all documents of the runs.
+
+    Args:
+        dtype: of the ids; "" follows the rule of the options.
+        splits: names of the splits that documents are in already.
 
     Raises:
         SourceError: there is not one token.
@@ -121,10 +133,10 @@ def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, s
     largest = max(info.largest_id for info in infos)
     if tokens.context and spec.pad is not None:
         largest = max(largest, spec.pad)
-    dtype = dtype_for(largest, tokens.dtype, vocab_size=spec.vocab_size)
+    dtype = dtype_for(largest, dtype or tokens.dtype, vocab_size=spec.vocab_size)
     is_sorted = options.shuffle == "global"
     dropped, duplicates = find_duplicates(runs) if tokens.dedup == "exact" else (np.zeros((0, 2), np.uint64), 0)
-    selection = _selection(runs, options.split, dropped)
+    selection = _selection(runs, options.split, dropped) if not splits else _kept(splits, dropped)
     content, ordered = _ordered(work, runs, selection, is_sorted=is_sorted)
     shards: list[TokenShard] = []
     notices: list[str] = []
@@ -155,6 +167,11 @@ def make_token_plan(work: str, infos: Sequence[RunInfo], options: PlanOptions, s
         documents,
         tuple(notices),
     )
+
+
+def _kept(names: tuple[str, ...], dropped: Any) -> Selection:
+    """Splits that documents are in: numbers stand in the place of hashes."""
+    return Selection(names, tuple(range(1, len(names))), dropped)
 
 
 def _selection(runs: list[Run], shares: str, dropped: Any) -> Selection:

@@ -37,7 +37,7 @@ PIECE_DOCUMENTS = 4096  # at most, each a Python object as long as its piece is 
 _FIELDS = {
     "key": pa.binary(),
     "hash": pa.uint64(),  # xxh3_64(key, seed): the place in the shuffle
-    "split": pa.uint64(),  # xxh3_64(tag + key, seed): the place among the splits
+    "split": pa.uint64(),  # xxh3_64(tag + key, seed): the place among the splits; or the number of one that is kept
     "place": pa.uint32(),  # before the run was sorted
     "tokens": pa.uint32(),
     "offset": pa.uint64(),  # byte in the run
@@ -107,11 +107,14 @@ class RunBuilder:
         seed: of the hashes.
         sort: by hash; else documents stay in their order.
         splits: hash the keys a second time, for splits or duplicates; else these hashes are 0.
+        split: number of the split that all of them are in, which then stands for these hashes.
         ids: where the ids go; what it holds is forgotten.
     """
 
-    def __init__(self, dtype: str, seed: int, *, sort: bool, splits: bool, ids: IdBuffer) -> None:
-        self.dtype, self.seed, self.sort, self.splits = dtype, seed, sort, splits
+    def __init__(
+        self, dtype: str, seed: int, *, sort: bool, splits: bool, ids: IdBuffer, split: int | None = None
+    ) -> None:
+        self.dtype, self.seed, self.sort, self.splits, self.split = dtype, seed, sort, splits, split
         self.range = (0, 0)  # of the ids
         self.keys: list[bytes] = []
         self._ids = ids
@@ -169,6 +172,8 @@ class RunBuilder:
         return RunInfo(name, len(lengths), len(ids), ids.nbytes, *self.range, dtype)
 
     def _split_hashes(self) -> UInt64Array:
+        if self.split is not None:
+            return np.full(len(self.keys), self.split, np.uint64)
         if not self.splits:
             return np.zeros(len(self.keys), np.uint64)
         return _hashes([SPLIT_TAG + key for key in self.keys], self.seed)

@@ -58,12 +58,14 @@ class StageJob:
     on_error: str
     durable: bool
     run_bytes: int = LEAST_RUN_BYTES
+    kept_splits: tuple[str, ...] = ()  # documents stay in the split of their file, which is one of these
 
     def settings(self) -> list[Any]:
         """What of the job can change a run."""
         names = ("text_field", "ids_field", "eod_pos", "empty", "max_doc_tokens", "on_long", "dedup")
         chosen = [getattr(self.options, name) for name in names]
-        return [self.spec.identity(), chosen, self.dtype, self.seed, self.sort, self.splits, self.on_error]
+        decided = [self.dtype, self.seed, self.sort, self.splits, self.on_error, self.kept_splits]
+        return [self.spec.identity(), chosen, *decided]
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,8 @@ class _Work:
 
     def _new_run(self) -> RunBuilder:
         job = self.job
-        return RunBuilder(job.dtype, job.seed, sort=job.sort, splits=job.splits, ids=_id_buffer())
+        split = job.kept_splits.index(self.task.files[0].split) if job.kept_splits else None
+        return RunBuilder(job.dtype, job.seed, sort=job.sort, splits=job.splits, split=split, ids=_id_buffer())
 
     def take(self, batch: Batch) -> None:
         """Tokenize a batch and add it to the run."""

@@ -146,6 +146,7 @@ def store_inputs(out: str, files: Sequence[InputFile], *, durable: bool) -> None
             ("kind", pa.string()),
             ("compression", pa.string()),
             ("version", pa.string()),
+            ("split", pa.string()),
         ]
     )
     columns = [pa.array([getattr(file, field.name) for file in files], field.type) for field in schema]
