@@ -175,6 +175,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return {
         **kept,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        "PYTHONPATH": str(ROOT),  # the package beside these pages, whatever is installed
         "HOME": str(folder),
         "LC_ALL": "C.UTF-8",
         "COLUMNS": "80",

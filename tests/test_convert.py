@@ -356,12 +356,15 @@ def test_a_damaged_part_is_never_carried_over(tree: Path, tmp_path: Path) -> Non
 
 def test_a_source_that_changes_while_it_is_packed_is_noticed(tree: Path, tmp_path: Path) -> None:
     pack(tree, tmp_path / "a")
-    assert run_cli("convert", tmp_path / "a", tmp_path / "b", "--part", "0/2").code == 0
+    assert run_cli("convert", tmp_path / "a", tmp_path / "b", "--part", "0/2", "--shard-size", "16KiB").code == 0
     (tmp_path / "a/data/train-00000-of-00001.tar").touch()
-    shutil.rmtree(tmp_path / "b/data")
-    done = run_cli("convert", tmp_path / "a", tmp_path / "b")
+    done = run_cli("convert", tmp_path / "a", tmp_path / "b", "--shard-size", "16KiB")
     assert done.code == 5
     assert "not the shard that was scanned" in done.err
+    again = run_cli("convert", tmp_path / "a", tmp_path / "b", "--shard-size", "16KiB", "--rescan", "--json")
+    assert again.code == 0, again.err
+    assert again.json["resumed_shards"] > 0
+    assert samples_of(tmp_path / "b") == samples_of(tmp_path / "a")
 
 
 def test_a_second_run_finds_nothing_to_do_and_a_grown_source_is_told(tree: Path, tmp_path: Path) -> None:
@@ -380,6 +383,38 @@ def test_a_dry_run_measures_and_writes_nothing(tmp_path: Path) -> None:
     planned = run_cli("convert", archive, tmp_path / "out", "--dry-run", "--json").json
     assert not (tmp_path / "out").exists()
     assert convert(archive, tmp_path / "out")["plan_id"] == planned["plan_id"]
+
+
+def test_a_dry_run_tells_what_the_spool_would_take(tree: Path, tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a.tgz", files_of(), "w:gz")
+    payload = sum(map(len, files_of().values()))
+    advice = run_cli("convert", archive, tmp_path / "out", "--dry-run", "--json").json["advice"]
+    assert [text for text in advice if f"1 source file must be decoded: {payload / 1024:.1f} KiB" in text]
+    pack(tree, tmp_path / "a")
+    direct = run_cli("convert", tmp_path / "a", tmp_path / "out", "--dry-run", "--json").json["advice"]
+    assert not [text for text in direct if "must be decoded" in text]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.zip", "exactly"), ("a.tgz", "at least")])
+def test_what_cannot_fit_into_the_spool_is_refused_first(
+    tmp_path: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = ARCHIVES[name](tmp_path / name, files_of())
+    payload = sum(map(len, files_of().values()))
+    wanted = payload if kind == "exactly" else archive.stat().st_size
+    for free, code in ((wanted - 1, 7), (wanted, 0)):
+        monkeypatch.setattr("shardtool.shard_sources.room.free_space", lambda _, free=free: (free, 1000))
+        done = run_cli("convert", archive, tmp_path / "out", "--json")
+        assert done.code == code, done.err
+        assert code == 0 or not (tmp_path / "out").exists()
+
+
+def test_text_holds_more_than_its_payload_and_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"key": "a", "x": 1}))
+    monkeypatch.setattr("shardtool.shard_sources.room.free_space", lambda _: (1, 1000))
+    assert convert(tmp_path / "rows.jsonl", tmp_path / "out")["payload_bytes"] == 1
 
 
 def test_an_interrupted_conversion_goes_on_from_its_spool(tmp_path: Path) -> None:

@@ -32,7 +32,23 @@ class HeadersOnly:
         self._pax_size: int | None = None  # of the next member
         self._keeps_all = False
 
-    def write(self, data: bytes) -> None:
+    @property
+    def at(self) -> int:
+        """Bytes that were taken, or passed over."""
+        return self._at + len(self._held)
+
+    @property
+    def hole(self) -> int:
+        """Bytes of contents that come next and are not kept; `skip` may stand for them."""
+        return self._hole
+
+    def skip(self, count: int) -> None:
+        """Pass over `count` bytes of the hole."""
+        assert count <= self._hole
+        self._hole -= count
+        self._at += count
+
+    def write(self, data: bytes | memoryview) -> None:
         """Take the next bytes."""
         view = memoryview(data)
         while view:
@@ -41,8 +57,7 @@ class HeadersOnly:
                 return
             if self._hole:
                 count = min(self._hole, len(view))
-                self._hole -= count
-                self._at += count
+                self.skip(count)
             else:
                 count = min(self._wanted - len(self._held), len(view))
                 self._held += view[:count]

@@ -174,14 +174,16 @@ def _parts_of_files(rows: ShardRows) -> Any:
 
 
 def _other_guards(old: ShardRows, new: ShardRows) -> Any:
-    """int64[m]: parts whose guards differ: versions where both scans saw them, else times."""
+    """int64[m]: parts whose guards differ: versions where both scans saw them, else times.
+
+    Parts of shards have both: their version is a digest of the part, the time guards the shard that it lies in.
+    """
     times = old.mtimes_ns != new.mtimes_ns
     if old.versions is None or new.versions is None:
         return np.flatnonzero(times)
     pairs = zip(columns.to_list(old.versions), columns.to_list(new.versions), strict=True)
-    return np.flatnonzero(
-        [before != now if before and now else late for (before, now), late in zip(pairs, times, strict=True)]
-    )
+    differ = [before != now if before and now else late for (before, now), late in zip(pairs, times, strict=True)]
+    return np.flatnonzero(np.logical_or(differ, times) if new.offsets is not None else differ)
 
 
 def _compare_versions(

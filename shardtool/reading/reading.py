@@ -79,7 +79,11 @@ class Dataset:
             PlanMismatch: the cache holds another data set.
         """
         folder = os.path.dirname(path) or "." if os.path.basename(path) == MANIFEST else path
-        manifest = load_manifest(folder)
+        return cls.of(folder, load_manifest(folder), cache=cache)
+
+    @classmethod
+    def of(cls, folder: str, manifest: Manifest, *, cache: str = "") -> Dataset:
+        """The data set at `folder` whose manifest is known; see `open`."""
         if cache or is_remote(folder):
             from shardtool.reading.remote import RemoteDataset
 

@@ -3,33 +3,37 @@
     sources --find--> files by kind --look--> Members (places of parts) ----------> EntryTable
                                     --unpack (workers)--> spool, Members of it --^
 
-What lies in a file as runs of bytes stays there and is read by offset (tar, and every data set of ours whose parts are
-bytes of its shards). What must be decoded (gzip, zip, Parquet, JSON lines, CSV) is unpacked once, by workers, into the
-spool: payloads joined in files beside the plan, removed when the data set is published. Without a spool folder nothing
-is written and only sizes are taken: a dry run.
+What lies in a file or object as runs of bytes stays there and is read by offset (tar, records, and every data set of
+ours whose parts are bytes of its shards). What must be decoded (gzip, zip, Parquet, JSON lines, CSV) is unpacked once,
+by workers, into the spool: payloads joined in files beside the plan, removed when the data set is published. Without a
+spool folder nothing is written and only sizes are taken: a dry run, which tells what the spool would take.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from shardtool.errors import GroupError, ShardtoolError
+from shardtool.model import Problem
 from shardtool.shard_sources.find import find_sources
 from shardtool.shard_sources.look import LOOKERS, look
-from shardtool.shard_sources.members import scan_result
+from shardtool.shard_sources.members import Members, scan_result
+from shardtool.shard_sources.room import check_room
 from shardtool.shard_sources.spool import SpoolJob, unpack
 from shardtool.storage import is_remote
+from shardtool.units import format_bytes, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from shardtool.model import ScanResult
     from shardtool.shard_sources.find import SourceFile
-    from shardtool.shard_sources.members import Members
     from shardtool.sources.junk import NameRules
     from shardtool.workers import WorkerPool
 
+Result: TypeAlias = Members | ShardtoolError | None  # None: it must be decoded
 LOOK, UNPACK = "shardtool.shard_sources.look:look", "shardtool.shard_sources.spool:unpack"
 
 
@@ -56,17 +60,19 @@ def scan_shards(
         SourceNotFound, UsageProblem: a source that is not there, or nothing that can be read so.
         GroupError: no part at all.
         ShardtoolError: a damaged file, unless skipped.
+        NoSpace: what must be decoded cannot fit into the spool; nothing of it was fetched.
     """
     files = find_sources(sources)
     job = SpoolJob(spool, key_column)
-    found: list[Members | ShardtoolError] = []
-    direct = [number for number, file in enumerate(files) if file.kind in LOOKERS]
-    streams = [number for number, file in enumerate(files) if file.kind not in LOOKERS]
-    results = _run(LOOK, look, files, direct, job, pool) | _run(UNPACK, unpack, files, streams, job, pool)
-    found = [results[number] for number in range(len(files))]
+    results = _run(LOOK, look, files, [number for number, file in enumerate(files) if file.kind in LOOKERS], job, pool)
+    undecoded = [number for number in range(len(files)) if results.get(number) is None]
+    if undecoded and spool:
+        check_room(spool, [files[number] for number in undecoded])
+    results |= _run(UNPACK, unpack, files, undecoded, job, pool)
     members = []
     losses: dict[str, None] = {}
-    for result in found:
+    for result in map(results.__getitem__, range(len(files))):
+        assert result is not None
         if isinstance(result, ShardtoolError):
             if on_error != "skip":
                 raise result
@@ -77,17 +83,29 @@ def scan_shards(
     scanned = scan_result(members, rules, tuple(map(_absolute, sources)), list(losses))
     if scanned.seen == 0:
         raise GroupError(f"{', '.join(sources)}: not a single part is in there", where={"path": sources[0]})
-    return scanned
+    return scanned if spool else replace(scanned, problems=_spooled(results, undecoded))
+
+
+def _spooled(results: Mapping[int, Result], undecoded: Sequence[int]) -> tuple[Problem, ...]:
+    """A notice of what would be unpacked, from a dry run that measured it."""
+    sizes = [int(found.sizes.sum()) for number in undecoded if isinstance(found := results[number], Members)]
+    if not sizes:
+        return ()
+    message = (
+        f"{plural(len(sizes), 'source file')} must be decoded: {format_bytes(sum(sizes))} are unpacked to the local "
+        "disk first, and removed at the end"
+    )
+    return (Problem("spool", len(sizes), (), message, is_fatal=False),)
 
 
 def _run(
     task: str,
-    function: Callable[[SpoolJob, tuple[int, SourceFile]], Members | ShardtoolError],
+    function: Callable[[SpoolJob, tuple[int, SourceFile]], Result],
     files: Sequence[SourceFile],
     numbers: Sequence[int],
     job: SpoolJob,
     pool: WorkerPool | None,
-) -> dict[int, Members | ShardtoolError]:
+) -> dict[int, Result]:
     tasks = [(number, files[number]) for number in numbers]
     if pool is None or len(tasks) < 2:
         return {task[0]: function(job, task) for task in tasks}

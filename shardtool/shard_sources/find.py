@@ -7,24 +7,24 @@ import json
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shardtool.errors import SourceNotFound, UsageProblem
-from shardtool.formats import BYTES, CELLS
 from shardtool.indexing.bare_shards import natural
 from shardtool.manifest import MANIFEST, Manifest, load_manifest
 from shardtool.names import SPLIT_ALIASES, expand_braces
 from shardtool.planning.plan_file import PLAN_JSON
-from shardtool.reading.reading import Dataset
 from shardtool.storage import is_remote, open_place
+from shardtool.storage.files import absolute
 from shardtool.storage.regular import refuse_special
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from shardtool.storage.base import Place, Stat
+
 STREAM = "-stream"  # read from its beginning to its end, not by offset
-DIRECT = ("tar", "tfrecord", "mds", "litdata")  # read by offset, where they lie on a disk
 INDEX_JSON = "index.json"  # of MDS and litData
 STATE_JSON = "state.json"
 SUFFIXES = {
@@ -54,12 +54,15 @@ _GLOB = re.compile(r"[*?\[]")
 class SourceFile:
     """One file of a source."""
 
-    kind: str  # `dataset`, `dataset-stream`, or of SUFFIXES
-    path: str
+    kind: str  # `dataset`, `litdata`, or of SUFFIXES
+    path: str  # or URL
     dataset: str = ""  # the data set that it belongs to
+    dataset_id: str = ""
     shard: int = 0  # its place in that manifest
+    payload_bytes: int = -1  # of its parts; -1 where nobody tells
     losses: tuple[str, ...] = ()
     split: str = ""  # "" where only the name of the file can tell
+    stat: Stat | None = None  # size and version of an object, where a listing told them
 
 
 def find_sources(sources: Sequence[str]) -> list[SourceFile]:
@@ -81,7 +84,7 @@ def _find(source: str) -> list[SourceFile]:
     if _is_dataset(source):
         return list(_shards_of(source))
     if is_remote(source):
-        return [SourceFile(_remote_kind(url), url) for url in _objects(source)]
+        return _objects(source)
     if os.path.isdir(source):
         if described := _described(source):
             return described
@@ -123,12 +126,25 @@ def _shards_of(source: str) -> Iterator[SourceFile]:
     folder = source.removesuffix(MANIFEST).rstrip("/") or "." if source.endswith(MANIFEST) else source
     manifest = load_manifest(folder)
     losses = _losses(manifest)
-    with Dataset.open(folder) as dataset:
-        for number in range(dataset.num_shards):
-            index = dataset.index(number)
-            is_direct = index.addressing in (BYTES, CELLS) and "raw_bytes" not in index.meta and not is_remote(folder)
-            kind = "dataset" if is_direct else "dataset-stream"
-            yield SourceFile(kind, dataset.shard_path(number), folder, number, losses)
+    place = open_place(folder)
+    known = {} if place.is_local else _listed(place, manifest)
+    for number, shard in enumerate(manifest.shards):
+        yield SourceFile(
+            "dataset",
+            place.shown(shard.path),
+            folder,
+            manifest.dataset_id,
+            number,
+            shard.payload_bytes,
+            losses,
+            stat=known.get(shard.path),
+        )
+
+
+def _listed(place: Place, manifest: Manifest) -> dict[str, Stat]:
+    """Sizes and versions of the objects of a data set, from listings of their top folders: 1,000 a request."""
+    tops = {shard.path.partition("/")[0] + "/" for shard in manifest.shards if "/" in shard.path}
+    return {stat.path: stat for top in sorted(tops) for stat in place.list(top)}
 
 
 def _losses(manifest: Manifest) -> tuple[str, ...]:
@@ -146,26 +162,41 @@ def holds_tokens(sources: Sequence[str]) -> bool:
     return all(load_manifest(source.removesuffix(MANIFEST).rstrip("/") or ".").format == "bin" for source in sources)
 
 
-def _objects(source: str) -> list[str]:
-    """URLs of the objects meant by the URL of one, of a brace range, or of a prefix."""
+def _objects(source: str) -> list[SourceFile]:
+    """The objects meant by the URL of one, by a brace range, or by a prefix."""
     urls = expand_braces(source)
     if len(urls) > 1 or _suffix(source):
-        return urls
+        return [SourceFile(_kind(url), url) for url in urls]
     place = open_place(source)
-    urls = sorted((f"{place.url}/{stat.path}" for stat in place.list() if _suffix(stat.path)), key=natural)
-    if not urls:
+    stats = {stat.path: stat for stat in place.list()}
+    if described := _described_objects(place, stats):
+        return described
+    found = [
+        SourceFile(_kind(path), f"{place.url}/{path}", stat=stats[path])
+        for path in sorted(stats, key=natural)
+        if _suffix(path)
+    ]
+    if not found:
         raise SourceNotFound(
             f"{source} holds no data set, and no shards, archives or tables",
             hint=f"shardtool pack {source} OUT packs objects as they are",
             where={"path": source},
         )
-    return urls
+    return found
 
 
-def _remote_kind(url: str) -> str:
-    """Objects are read from their beginning to their end, plain tar, too."""
-    kind = _kind(url)
-    return kind + STREAM if kind in DIRECT else kind
+def _described_objects(place: Place, stats: dict[str, Stat]) -> list[SourceFile]:
+    """As `_described`, of objects."""
+    folders = sorted({path.rpartition("/")[0] for path in stats if path.rpartition("/")[2] in (INDEX_JSON, STATE_JSON)})
+    below = [folder for folder in folders if folder and "/" not in folder.removeprefix("data/")]
+    for group in ([""] if "" in folders else [], below):
+        found = []
+        for folder in group:
+            split = SPLIT_ALIASES.get(folder.rpartition("/")[2].lower(), "")
+            found += _named_in(place.shown(folder).rstrip("/"), split)
+        if found:
+            return [replace(file, stat=stats.get(file.path.removeprefix(place.shown("")))) for file in found]
+    return []
 
 
 def _described(folder: str) -> list[SourceFile]:
@@ -178,13 +209,13 @@ def _described(folder: str) -> list[SourceFile]:
 
 
 def _named_in(folder: str, split: str) -> list[SourceFile]:
+    place = open_place(folder)
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        with open(os.path.join(folder, STATE_JSON), "rb") as file:  # of Hugging Face datasets, save_to_disk
-            names = [entry["filename"] for entry in json.loads(file.read())["_data_files"]]
-        return _inside(folder, "arrow", names, split)
+        # of Hugging Face datasets, save_to_disk
+        names = [entry["filename"] for entry in json.loads(place.read(STATE_JSON))["_data_files"]]
+        return _inside(place, "arrow", names, split)
     try:
-        with open(os.path.join(folder, INDEX_JSON), "rb") as file:
-            document = json.loads(file.read())
+        document = json.loads(place.read(INDEX_JSON))
         if "chunks" in document:
             if document["config"].get("compression"):
                 raise UsageProblem(
@@ -192,20 +223,18 @@ def _named_in(folder: str, split: str) -> list[SourceFile]:
                     hint="write them again without compression",
                     where={"path": folder},
                 )
-            return _inside(folder, "litdata", [chunk["filename"] for chunk in document["chunks"]], split)
+            return _inside(place, "litdata", [chunk["filename"] for chunk in document["chunks"]], split)
         names = [shard["zip_data"] or shard["raw_data"] for shard in document["shards"]]
-        return _inside(folder, "mds", [name["basename"] for name in names], split)
+        return _inside(place, "mds", [name["basename"] for name in names], split)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
-def _inside(folder: str, kind: str, names: list[str], split: str) -> list[SourceFile]:
+def _inside(place: Place, kind: str, names: list[str], split: str) -> list[SourceFile]:
     """Shards by the names that such a file gives; none that lead out of its folder are followed."""
     safe = [name for name in names if not name.startswith("/") and ".." not in name.split("/")]
     return [
-        SourceFile(
-            kind + STREAM if name.endswith(".zstd") else kind, os.path.abspath(os.path.join(folder, name)), split=split
-        )
+        SourceFile(kind + STREAM if name.endswith(".zstd") else kind, absolute(place.shown(name)), split=split)
         for name in safe
     ]
 

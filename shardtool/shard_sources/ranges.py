@@ -1,7 +1,7 @@
 """Parts that are runs of bytes of shard files, straight into a slab by `preadv`, each against its digest where known.
 
-Roots are `range:PATH`. While reads wait for the device, the next parts are asked for ahead with WILLNEED. Memory: the
-slab of the caller; at most MAX_FILES descriptors.
+Roots are `range:PATH`; `objects` reads those that lie in a store. While reads wait for the device, the next parts are
+asked for ahead with WILLNEED. Memory: the slab of the caller; at most MAX_FILES descriptors.
 """
 
 from __future__ import annotations

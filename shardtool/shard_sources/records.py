@@ -11,19 +11,22 @@ from __future__ import annotations
 import json
 import os
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardtool.errors import CorruptShard, UnknownFormat
 from shardtool.formats.crc32c import crc32c, masked
+from shardtool.storage.files import split_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 KEYS = (b"__key__", b"key")
 MISSING = b"__missing__"  # names of the parts that a sample of ours lacks, in formats that know no null
 WORD = 4
+RECORD_HEAD = 12  # of a TFRecord: its length and the checksum of that
 
 
 class Cell(NamedTuple):
@@ -46,24 +49,34 @@ def _damaged(path: str, offset: int, what: str) -> CorruptShard:
 # TFRecord: u64 length | u32 masked crc of it | data | u32 masked crc of data; data is a tf.Example
 
 
-def tfrecord_cells(buffer: memoryview, path: str) -> Iterator[list[Cell]]:
-    """The features of each tf.Example; every checksum is compared."""
+def tfrecord_cells(buffer: memoryview, path: str, base: int = 0) -> Iterator[list[Cell]]:
+    """The features of each tf.Example; every checksum is compared. `base`: byte of the file where the buffer begins."""
     position = 0
     while position < len(buffer):
-        head = bytes(buffer[position : position + 12])
-        if len(head) < 12 or struct.unpack("<I", head[8:])[0] != int(masked(crc32c(head[:8]))):
-            raise _damaged(path, position, "no TFRecord length with its checksum")
-        size = struct.unpack("<Q", head[:8])[0]
-        begin, end = position + 12, position + 12 + size
-        if end + WORD > len(buffer):
-            raise _damaged(path, position, f"a record of {size:,} bytes goes beyond the end of the file")
+        begin = position + RECORD_HEAD
+        end = position + record_bytes(buffer[position:begin], len(buffer) - position, path, base + position) - WORD
         if struct.unpack("<I", buffer[end : end + WORD])[0] != int(masked(crc32c(buffer[begin:end]))):
-            raise _damaged(path, position, "the checksum of a record is not that of its bytes")
+            raise _damaged(path, base + position, "the checksum of a record is not that of its bytes")
         try:
             yield _example(buffer, begin, end)
         except (IndexError, ValueError, struct.error) as error:
-            raise _damaged(path, begin, f"a record is no tf.Example: {error}") from error
+            raise _damaged(path, base + begin, f"a record is no tf.Example: {error}") from error
         position = end + WORD
+
+
+def record_bytes(head: memoryview, num_left: int, path: str, position: int) -> int:
+    """Bytes of the record that begins with `head`, of RECORD_HEAD bytes, framing included.
+
+    Raises:
+        CorruptShard: its checksum is wrong, or it is longer than the `num_left` bytes of the file from there on.
+    """
+    told = bytes(head)
+    if len(told) < RECORD_HEAD or struct.unpack("<I", told[8:])[0] != int(masked(crc32c(told[:8]))):
+        raise _damaged(path, position, "no TFRecord length with its checksum")
+    size = int(struct.unpack("<Q", told[:8])[0])
+    if RECORD_HEAD + size + WORD > num_left:
+        raise _damaged(path, position, f"a record of {size:,} bytes goes beyond the end of the file")
+    return RECORD_HEAD + size + WORD
 
 
 def _example(buffer: memoryview, begin: int, end: int) -> list[Cell]:
@@ -161,19 +174,54 @@ _NUMBERS = {
 _UNSAFE = ("pkl", "pickle")
 
 
-def mds_cells(buffer: memoryview, path: str) -> Iterator[list[Cell]]:
-    """The columns of each sample of an MDS shard, whose header describes itself."""
-    offsets = _offsets(buffer, path)
-    config = _config(buffer, WORD * (len(offsets) + 1), int(offsets[0]), path)
-    encodings, sizes = config["column_encodings"], config["column_sizes"]
+class Table(NamedTuple):
+    """The head of an MDS shard or litData chunk: where records begin, and how a record is laid out."""
+
+    offsets: Any  # int64[n + 1] bytes of the file; the last is where the records end
+    names: list[bytes]  # of the columns
+    kinds: list[str]  # as `_kind`
+    fixed: list[int | None]  # bytes of a column; None where each record tells
+
+
+def table_cells(buffer: memoryview, path: str, kind: str) -> Iterator[list[Cell]]:
+    """The columns of each record of a whole `mds` shard or `litdata` chunk."""
+    table = table_of(buffer, len(buffer), path, kind)
+    return row_cells(buffer, table, table.offsets, path)
+
+
+def head_bytes(start: memoryview, num_bytes: int, path: str) -> int:
+    """Bytes of the head of a shard, from its first 8 bytes; at most those of the file."""
+    if len(start) < 2 * WORD:
+        raise _damaged(path, 0, f"{len(start)} bytes hold no table of records")
+    return min(int(struct.unpack("<I", start[WORD : 2 * WORD])[0]), num_bytes)
+
+
+def table_of(head: memoryview, num_bytes: int, path: str, kind: str) -> Table:
+    """The table at the beginning of a shard.
+
+    Args:
+        head: that many bytes of it as `head_bytes` says, or more.
+        num_bytes: of the whole shard.
+        path: of the shard, for messages; beside a litData chunk lies the index.json that names its columns.
+        kind: `mds` or `litdata`.
+
+    Raises:
+        CorruptShard: no table, or one that leads out of the shard.
+        UnknownFormat: values that are programs, or no values but Arrow.
+    """
+    offsets = _offsets(head, num_bytes, path)
+    return _mds_table(head, offsets, path) if kind == "mds" else _litdata_table(offsets, path)
+
+
+def _mds_table(head: memoryview, offsets: Any, path: str) -> Table:
+    config = _config(head, WORD * (len(offsets) + 1), int(offsets[0]), path)
     names = [str(name).encode() for name in config["column_names"]]
-    kinds = [_kind(encoding, path) for encoding in encodings]
-    yield from _rows(buffer, offsets, names, kinds, sizes, path)
+    kinds = [_kind(encoding, path) for encoding in config["column_encodings"]]
+    return Table(offsets, names, kinds, config["column_sizes"])
 
 
-def litdata_cells(buffer: memoryview, path: str) -> Iterator[list[Cell]]:
-    """The leaves of each item of a litData chunk; the index.json beside it names them."""
-    offsets = _offsets(buffer, path)
+def _litdata_table(offsets: Any, path: str) -> Table:
+    """Columns are the leaves of each item."""
     if len(offsets) > 2 and int(offsets[0]) == int(offsets[-1]):
         raise UnknownFormat(
             f"{path} holds Arrow inside of a litData chunk, as litdata 0.2.76 and later write it",
@@ -182,8 +230,7 @@ def litdata_cells(buffer: memoryview, path: str) -> Iterator[list[Cell]]:
         )
     config = _litdata_config(path)
     kinds = [_kind(kind, path) for kind in config["data_format"]]
-    names = _leaves(config, len(kinds))
-    yield from _rows(buffer, offsets, names, kinds, [None] * len(kinds), path)
+    return Table(offsets, _leaves(config, len(kinds)), kinds, [None] * len(kinds))
 
 
 def _kind(encoding: str, path: str) -> str:
@@ -198,13 +245,13 @@ def _kind(encoding: str, path: str) -> str:
     return _NUMBERS.get(name, "")
 
 
-def _offsets(buffer: memoryview, path: str) -> Any:
+def _offsets(head: memoryview, num_bytes: int, path: str) -> Any:
     """int64[n + 1]: where records begin; the last is where the file ends."""
-    count = struct.unpack("<I", buffer[:WORD])[0] if len(buffer) >= WORD else 0
-    if not count or WORD * (count + 2) > len(buffer):
-        raise _damaged(path, 0, f"a table of {count:,} records does not fit into {len(buffer):,} bytes")
-    offsets = np.frombuffer(buffer, "<u4", count + 1, WORD).astype(np.int64)
-    if (np.diff(offsets) < 0).any() or int(offsets[-1]) > len(buffer) or int(offsets[0]) < WORD * (count + 2):
+    count = struct.unpack("<I", head[:WORD])[0] if len(head) >= WORD else 0
+    if not count or WORD * (count + 2) > len(head):
+        raise _damaged(path, 0, f"a table of {count:,} records does not fit into {len(head):,} bytes")
+    offsets = np.frombuffer(head, "<u4", count + 1, WORD).astype(np.int64)
+    if (np.diff(offsets) < 0).any() or int(offsets[-1]) > num_bytes or int(offsets[0]) < WORD * (count + 2):
         raise _damaged(path, WORD, "its table of offsets is not in order")
     return offsets
 
@@ -220,10 +267,9 @@ def _config(buffer: memoryview, begin: int, end: int, path: str) -> dict[str, An
 
 
 def _litdata_config(path: str) -> dict[str, Any]:
-    place = os.path.join(os.path.dirname(path), "index.json")
+    place, name = split_file(path)
     try:
-        with open(place, "rb") as file:
-            config: dict[str, Any] = json.loads(file.read())["config"]
+        config: dict[str, Any] = json.loads(place.read(os.path.join(os.path.dirname(name), "index.json")))["config"]
         config["data_format"][0]
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise UnknownFormat(
@@ -247,23 +293,26 @@ def _leaves(config: dict[str, Any], count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def _rows(
-    buffer: memoryview, offsets: Any, names: list[bytes], kinds: list[str], fixed: list[int | None], path: str
-) -> Iterator[list[Cell]]:
+def row_cells(buffer: memoryview, table: Table, offsets: Any, path: str, base: int = 0) -> Iterator[list[Cell]]:
+    """The columns of the records that begin at `offsets` of a buffer, int64[n + 1]; the last is where they end.
+
+    `base` is the byte of the file where the buffer begins.
+    """
+    names, kinds, fixed = table.names, table.kinds, table.fixed
     varying = sum(size is None for size in fixed)
     for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         if begin + WORD * varying > end:
-            raise _damaged(path, begin, "a record is shorter than the sizes of its columns")
+            raise _damaged(path, base + begin, "a record is shorter than the sizes of its columns")
         told = iter(struct.unpack(f"<{varying}I", buffer[begin : begin + WORD * varying]))
         place, cells = begin + WORD * varying, []
         for name, kind, size in zip(names, kinds, fixed, strict=True):
             num_bytes = next(told) if size is None else int(size)
             if place + num_bytes > end:
-                raise _damaged(path, begin, "the columns of a record go beyond its end")
+                raise _damaged(path, base + begin, "the columns of a record go beyond its end")
             text = _number(buffer, place, num_bytes, kind) if kind else b""
             cells.append(Cell(name, -1 if text else place, num_bytes, text))
             place += num_bytes
-        yield _present(buffer, cells, path)
+        yield _present(buffer, cells, path, base)
 
 
 def _number(buffer: memoryview, place: int, size: int, kind: str) -> bytes:
@@ -274,7 +323,7 @@ def _number(buffer: memoryview, place: int, size: int, kind: str) -> bytes:
     return repr(value).lower().encode() if isinstance(value, float | bool) else b"%d" % value
 
 
-def _present(buffer: memoryview, cells: list[Cell], path: str) -> list[Cell]:
+def _present(buffer: memoryview, cells: list[Cell], path: str, base: int) -> list[Cell]:
     """Cells without the parts that `__missing__` names, and without it."""
     listed = [cell for cell in cells if cell.name == MISSING and cell.offset >= 0]
     if not listed:
@@ -284,8 +333,12 @@ def _present(buffer: memoryview, cells: list[Cell], path: str) -> list[Cell]:
         missing = json.loads(bytes(buffer[cell.offset : cell.offset + cell.size]) or b"[]")
         names = {str(name).encode() for name in missing}
     except (ValueError, TypeError) as error:
-        raise _damaged(path, cell.offset, f"no list of the parts that a sample lacks: {error}") from error
+        raise _damaged(path, base + cell.offset, f"no list of the parts that a sample lacks: {error}") from error
     return [other for other in cells if other.name not in names and other.name != MISSING]
 
 
-PARSERS = {"tfrecord": tfrecord_cells, "mds": mds_cells, "litdata": litdata_cells}
+PARSERS: dict[str, Callable[[memoryview, str], Iterator[list[Cell]]]] = {
+    "tfrecord": tfrecord_cells,
+    "mds": partial(table_cells, kind="mds"),
+    "litdata": partial(table_cells, kind="litdata"),
+}

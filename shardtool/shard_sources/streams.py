@@ -30,6 +30,7 @@ from shardtool.model import Tally
 from shardtool.reading.reading import Dataset
 from shardtool.shard_sources.cells import key_of, part_of
 from shardtool.shard_sources.find import STREAM
+from shardtool.shard_sources.record_blocks import whole_block
 from shardtool.shard_sources.records import PARSERS
 from shardtool.storage import is_remote
 from shardtool.storage.stream import open_binary
@@ -73,11 +74,11 @@ class Stream:
 
 def open_stream(file: SourceFile, key_column: str) -> Stream:
     """Begin to read `file`."""
-    if file.kind == "dataset-stream":
+    if file.kind == "dataset":
         return _dataset(file)
     ignored = Tally()
     mtime_ns = _mtime_ns(file.path)
-    if file.kind in ("tar", "tar-stream"):
+    if file.kind == "tar-stream":
         return Stream(_tar(file.path, ignored), mtime_ns, ignored=ignored)
     if file.kind == "zip":
         return Stream(_zip(file.path, ignored), mtime_ns, ignored=ignored)
@@ -187,13 +188,17 @@ def _unzipped(path: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> b
 
 
 def _records(file: SourceFile) -> Iterator[Part]:
-    """Records of which some values are numbers, or that lie in a bucket or behind compression: in memory, whole."""
-    from shardtool.shard_sources.look import named_cells
+    """Records of which some values are numbers, or that lie behind compression, which are in memory, whole."""
+    from shardtool.shard_sources.look import blocks_of, named_cells
 
-    with decompressed(file.path) as data:
-        view = memoryview(data.read())
-    for path, cell in named_cells(view, file):
-        yield path, cell.text or bytes(view[cell.offset : cell.offset + cell.size]), -1
+    kind = file.kind.removesuffix(STREAM)
+    if kind == file.kind:
+        blocks = blocks_of(file)
+    else:
+        with decompressed(file.path) as data:
+            blocks = [whole_block(memoryview(data.read()), file.path, kind)]
+    for path, cell, block in named_cells(blocks, file.path):
+        yield path, cell.text or bytes(block.view[cell.offset : cell.offset + cell.size]), -1
 
 
 def _parquet(path: str) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """The reader that fits the sources of a plan: a table of kinds, resolved when one is used.
 
-All roots of a plan are of one kind. A kind is known from the root as it is stored: `s3://...`, `range:PATH`
-(parts inside a file), or a local path.
+All roots of a plan are of one kind. A kind is known from the root as it is stored: `s3://...`, `range:PATH` or
+`range:ETAG:s3://...` (parts inside a file or object), or a local path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 READERS = {
     "file": "shardtool.sources.reader:LocalReader",
-    "range": "shardtool.shard_sources.ranges:RangeReader",
+    "range": "shardtool.shard_sources.objects:open_ranges",
     "s3": "shardtool.sources.s3_reader:S3Reader",
 }
 
