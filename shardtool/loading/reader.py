@@ -29,7 +29,9 @@ from shardtool.loading.decode import decoder_for, decoders_named, token_dtype
 from shardtool.loading.memory import reuse_freed_memory
 from shardtool.loading.remote import open_files
 from shardtool.loading.tables import FILE, FRAMES, ShardTable
+from shardtool.manifest import load_manifest
 from shardtool.reading.reading import Dataset
+from shardtool.reading.remote import find_staged
 from shardtool.storage import is_remote
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from shardtool.index_file import ShardIndex
     from shardtool.loading.batch_plan import BatchPlan
+    from shardtool.manifest import Manifest
     from shardtool.model import Int64Array
 
 __all__ = ["KEY", "Fetch", "SampleReader", "threads_of"]
@@ -133,7 +136,9 @@ class SampleReader:
         self._is_mapped, self._cache, self._limits = io == MAP, os.fspath(cache), RunLimits()
         if is_remote(self._path):
             self._limits, self._threads = REMOTE_LIMITS, self._threads if "threads" in io else REMOTE_THREADS
-        manifest = Dataset.open(self._path).manifest
+        found = Dataset.open(self._path)
+        self._path, manifest = found.path, found.manifest
+        self._manifest: Manifest | None = manifest  # of this process, and of those forked from it
         self._dtype = token_dtype(manifest)
         self.dataset_id = manifest.dataset_id
         self.shards = split_shards(manifest, split)
@@ -148,7 +153,7 @@ class SampleReader:
 
     def __getstate__(self) -> dict[str, Any]:
         """What opens the data set again in another process."""
-        hidden = ("_dataset", "_files", "_tables", "_pool", "_lock")
+        hidden = ("_manifest", "_dataset", "_files", "_tables", "_pool", "_lock")
         return {**self.__dict__, "_pid": 0, **dict.fromkeys(hidden)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -324,7 +329,8 @@ class SampleReader:
                     reuse_freed_memory()
 
     def _open(self) -> None:
-        self._dataset = Dataset.open(self._path, cache=self._cache)
+        self._manifest = self._manifest or self._staged_manifest() or load_manifest(self._path)
+        self._dataset = Dataset.of(self._path, self._manifest, cache=self._cache)
         self._files = open_files(self._dataset)
         self._tables: OrderedDict[int, ShardTable] = OrderedDict()
         self._table_parts = 0
@@ -335,6 +341,13 @@ class SampleReader:
         if self._is_mapped:
             ForkingPickler.register(memoryview, _sent)
         self._pid = os.getpid()  # last: it says that all the rest is there
+
+    def _staged_manifest(self) -> Manifest | None:
+        """What another process opened, out of the cache folder; None where that has not the manifest of the source."""
+        if not self._cache:
+            return None
+        manifest = load_manifest(find_staged(self._cache, self.dataset_id))
+        return None if any(shard.packed for shard in manifest.shards) else manifest
 
 
 def _sent(view: memoryview) -> tuple[type, tuple[bytes]]:

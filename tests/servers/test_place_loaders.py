@@ -177,6 +177,18 @@ def test_what_is_staged_is_read_there(url: str, local: Path, tmp_path: Path, pro
         there.close()
 
 
+def test_a_reader_in_another_process_asks_for_nothing_that_is_staged(
+    url: str, local: Path, tmp_path: Path, proxy: FaultProxy
+) -> None:
+    staged = tmp_path / "staged"
+    shutil.copytree(local, staged)
+    there, here = SampleReader(url, cache=os.fspath(staged)), SampleReader(os.fspath(local))
+    sent = pickle.loads(pickle.dumps(there))
+    proxy.clear()
+    assert sent.read(shuffled(here)) == here.read(shuffled(here))
+    assert [seen.what for seen in proxy.requests] == []
+
+
 def test_a_cut_file_in_the_cache_is_not_used(url: str, local: Path, tmp_path: Path) -> None:
     staged = tmp_path / "staged"
     shutil.copytree(local, staged)

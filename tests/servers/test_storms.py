@@ -72,8 +72,8 @@ class Work:
         wanted = {path.name: path.read_bytes() for path in files_below(self.folder / "wanted" / "data")}
         for path in (self.folder / "target").rglob("data/*.tar"):
             assert path.read_bytes() == wanted[path.name]
-        for path, data in contents(self.bucket, "out/data/").items():
-            assert data == wanted[path]
+        for name, data in contents(self.bucket, "out/data/").items():
+            assert data == wanted[name]
 
 
 @pytest.fixture
