@@ -12,12 +12,13 @@ spool folder nothing is written and only sizes are taken: a dry run, which tells
 from __future__ import annotations
 
 import os
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from shardtool.errors import GroupError, ShardtoolError
 from shardtool.model import Problem
-from shardtool.shard_sources.find import find_sources
+from shardtool.shard_sources.find import DATASET, find_sources
 from shardtool.shard_sources.look import LOOKERS, look
 from shardtool.shard_sources.members import Members, scan_result
 from shardtool.shard_sources.room import check_room
@@ -106,10 +107,21 @@ def _run(
     job: SpoolJob,
     pool: WorkerPool | None,
 ) -> dict[int, Result]:
-    tasks = [(number, files[number]) for number in numbers]
-    if pool is None or len(tasks) < 2:
-        return {task[0]: function(job, task) for task in tasks}
-    return {task[0]: result for task, result in pool.run(task, tasks, context=job, describe=lambda t: t[1].path)}
+    tasks, found = deque((number, files[number]) for number in numbers), dict[int, Result]()
+    is_alone = pool is None or len(tasks) < 2
+    if pool is not None and not is_alone:
+        pool.begin()
+    while tasks and (is_alone or (task == LOOK and _is_quick(tasks[0][1], pool))):
+        number, file = tasks.popleft()
+        found[number] = function(job, (number, file))
+    if pool is not None and tasks:
+        found |= {done[0]: result for done, result in pool.run(task, tasks, context=job, describe=lambda t: t[1].path)}
+    return found
+
+
+def _is_quick(file: SourceFile, pool: WorkerPool | None) -> bool:
+    """Whether a file is looked at here while the workers start: its index is read, which takes some milliseconds."""
+    return pool is not None and not pool.is_up and file.kind == DATASET and not is_remote(file.path)
 
 
 def _absolute(source: str) -> str:

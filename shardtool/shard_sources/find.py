@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from shardtool.storage.base import Place, Stat
 
+DATASET = "dataset"  # a shard of a data set of ours, finished
 STREAM = "-stream"  # read from its beginning to its end, not by offset
 INDEX_JSON = "index.json"  # of MDS and litData
 STATE_JSON = "state.json"
@@ -130,7 +131,7 @@ def _shards_of(source: str) -> Iterator[SourceFile]:
     known = {} if place.is_local else _listed(place, manifest)
     for number, shard in enumerate(manifest.shards):
         yield SourceFile(
-            "dataset",
+            DATASET,
             place.shown(shard.path),
             folder,
             manifest.dataset_id,

@@ -25,6 +25,7 @@ from shardtool.model import Tally
 from shardtool.names import SPLIT_ALIASES
 from shardtool.reading.reading import Dataset
 from shardtool.shard_sources.cells import key_of, part_name
+from shardtool.shard_sources.find import DATASET
 from shardtool.shard_sources.members import Members
 from shardtool.shard_sources.objects import object_root
 from shardtool.shard_sources.ranges import PREFIX
@@ -246,7 +247,7 @@ def named_cells(blocks: Iterable[Block], path: str) -> Iterator[tuple[bytes, Cel
 
 
 LOOKERS = {
-    "dataset": _look_at_dataset,
+    DATASET: _look_at_dataset,
     "tar": _look_at_tar,
     "tfrecord": _look_at_records,
     "mds": _look_at_records,

@@ -29,7 +29,7 @@ from shardtool.formats.tar_samples import normal_name
 from shardtool.model import Tally
 from shardtool.reading.reading import Dataset
 from shardtool.shard_sources.cells import key_of, part_of
-from shardtool.shard_sources.find import STREAM
+from shardtool.shard_sources.find import DATASET, STREAM
 from shardtool.shard_sources.record_blocks import whole_block
 from shardtool.shard_sources.records import PARSERS
 from shardtool.storage import is_remote
@@ -74,7 +74,7 @@ class Stream:
 
 def open_stream(file: SourceFile, key_column: str) -> Stream:
     """Begin to read `file`."""
-    if file.kind == "dataset":
+    if file.kind == DATASET:
         return _dataset(file)
     ignored = Tally()
     mtime_ns = _mtime_ns(file.path)
