@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtool.errors import PlanMismatch, UsageProblem
+from shardtool.order import frames
 from shardtool.order.lanes import LaneLayout, grouped, lane_slots
 from shardtool.order.mixture import Mixture, Phase
 from shardtool.order.order import Order
@@ -133,10 +134,16 @@ def order_of(counts: list[int], params: OrderParams) -> Order:
 # --- properties
 
 
-@EXACT
-@given(COUNTS, params_of(), st.sampled_from([0, 1, 5, 1000]))
-def test_the_order_is_the_specified_one(counts: list[int], params: OrderParams, epoch: int) -> None:
-    assert epoch_of(order_of(counts, params), epoch) == slow_epoch(counts, params, epoch)
+@pytest.mark.parametrize("max_samples", [frames.MAX_SAMPLES, 0], ids=["many lanes at once", "lane by lane"])
+def test_the_order_is_the_specified_one(max_samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "MAX_SAMPLES", max_samples)
+
+    @EXACT
+    @given(COUNTS, params_of(), st.sampled_from([0, 1, 5, 1000]))
+    def check(counts: list[int], params: OrderParams, epoch: int) -> None:
+        assert epoch_of(order_of(counts, params), epoch) == slow_epoch(counts, params, epoch)
+
+    check()
 
 
 @EXACT

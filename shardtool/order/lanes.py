@@ -124,6 +124,13 @@ class FixedPieces:
         """int64[n]: the inverse of `to_lane`."""
         return self._move(offset, is_inverse=True)
 
+    def begins(self, first: int, stop: int) -> Int64Array:
+        """int64[n]: where pieces first..stop-1 begin, as many as there are, before the lane is wrapped at its end."""
+        number = np.arange(first, min(stop, -(-self.length // self.piece)), dtype=np.int64)
+        is_full = number < self.order.num_elements
+        number[is_full] = self.order.forward(number[is_full])
+        return number * self.piece + self.rotation
+
     def piece_ranges(self, first: int, stop: int) -> tuple[Int64Array, Int64Array, Int64Array]:
         """(number, offset in the lane, length) of pieces first..stop-1; two where the lane's end cuts one."""
         number = np.arange(first, min(stop, -(-self.length // self.piece)), dtype=np.int64)

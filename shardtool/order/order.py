@@ -5,8 +5,9 @@
 
 Position G is one integer: epoch, place = divmod(G, num_samples). Everything is computed from G, the sample counts of
 the shards and the parameters; nothing is drawn, stored or carried along. Specified in docs/formats/order.md.
-Memory: 24 bytes a shard, 8 more for the way back, and caches of at most 16 and 64 MiB (twice that where both
-directions are used); one rank of many fills a few MiB of them.
+Memory: 24 bytes a shard, 8 more for the way back, caches of at most 16 and 64 MiB (twice that where both directions are
+used), and the windows that are read, 2 bytes a sample: 128 MiB where one process reads thousands of lanes of tiny
+samples, a few MiB of all that for one rank of many.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from shardtool.errors import UsageProblem
+from shardtool.order.frames import Frame, fits_frame
 from shardtool.order.lanes import FixedPieces, LaneLayout, Pieces, ShardPieces, grouped
 from shardtool.order.params import MAX_POSITION
 from shardtool.order.permute import TABLE_LIMIT, Permutation, Purpose, derive_key
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Order", "Run"]
 
+FRAMES = 2  # a batch may lie on the border of two windows
 _WINDOW_CACHE = 1 << 22  # elements of 4 bytes, 8 where both directions are used
 _PIECE_CACHE = 1 << 24
-ENTRY_COST = 128  # of a cached object beside its elements, in elements of 8 bytes; measured about 1 KB
+_SHARD_PIECE_COST = 8  # three columns of 8 bytes and a permutation
+ENTRY_COST = 256  # of a cached object beside its elements, in elements of 4 bytes; measured about 1 KB
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,10 @@ class Order:
         return _Cache(_PIECE_CACHE)
 
     @cached_property
+    def _frames(self) -> _Cache:
+        return _Cache(FRAMES * (1 + ENTRY_COST))
+
+    @cached_property
     def _runs(self) -> _Cache:
         return _Cache(1)
 
@@ -143,7 +151,9 @@ class Order:
         shards, rows = np.empty_like(places), np.empty_like(places)
         for epoch, chosen in grouped(epochs):
             offsets = self.run_offsets(epoch, places[chosen])
-            shards[chosen], rows[chosen] = self.run(epoch).locate(offsets, is_scattered=self.params.mode == "full")
+            shards[chosen], rows[chosen] = self.run(epoch).locate(
+                offsets, is_scattered=self.params.mode in ("plw", "full")
+            )
         return shards, rows
 
     def at(self, position: int) -> tuple[int, int]:
@@ -179,6 +189,10 @@ class Order:
             return self._full(epoch).forward(places)
         lanes, index = self.layout.split(places)
         out = np.empty_like(index)
+        if fits_frame(self.params, min(self.layout.num_lanes, places.size)):
+            for window, rows in grouped(index // (self.params.window * int(self.params.piece))):
+                out[rows] = self._frame(epoch, window).offsets(lanes[rows], index[rows])
+            return out
         for lane, rows in grouped(lanes):
             pieces = self.pieces(epoch, lane)
             shuffled = self._shuffle(pieces, epoch, lane, index[rows], is_inverse=False)
@@ -189,9 +203,9 @@ class Order:
         """How an epoch cuts and permutes one lane that is not empty."""
         make = self._fixed_pieces if self.params.has_fixed_pieces else self._shard_pieces
         length = int(self.layout.lengths[lane])
-        cost = (
-            length // self.params.piece if self.params.piece != "shard" else len(self.counts) // self.layout.num_lanes
-        )
+        cost = _SHARD_PIECE_COST * (len(self.counts) // self.layout.num_lanes)
+        if self.params.piece != "shard":
+            cost = length // self.params.piece
         pieces: Pieces = self._lanes.get((epoch, lane), lambda: make(epoch, lane, length), 1 + cost)
         return pieces
 
@@ -219,6 +233,15 @@ class Order:
             inside = index[rows] - first
             out[rows] = first + (order.inverse(inside) if is_inverse else order.forward(inside))
         return out
+
+    def _frame(self, epoch: int, window: int) -> Frame:
+        def make() -> Frame:
+            return Frame(
+                self.layout, self.params, epoch, window, lambda lane: cast("FixedPieces", self.pieces(epoch, lane))
+            )
+
+        frame: Frame = self._frames.get((epoch, window), make, 1)
+        return frame
 
     def _window(self, epoch: int, lane: int, window: int, length: int) -> Permutation:
         key = derive_key(self.params.seed, Purpose.WINDOW, epoch, lane, window)

@@ -26,6 +26,8 @@ __all__ = [
     "Permutation",
     "Purpose",
     "derive_key",
+    "derive_keys",
+    "hash_orders",
     "mix",
     "mix_array",
     "permute_one",
@@ -79,6 +81,22 @@ def derive_key(seed: int, purpose: Purpose, epoch: int = 0, lane: int = 0, windo
     return key
 
 
+def derive_keys(seed: int, purpose: Purpose, epoch: int, lanes: Int64Array, window: int) -> UInt64Array:
+    """uint64[n]: `derive_key` for each lane."""
+    key = mix(seed + _PHI)
+    for part in (int(purpose), epoch):
+        key = mix(key ^ mix(part + _PHI))
+    keys = mix_array(mix_array(lanes.astype(np.uint64) + np.uint64(_PHI)) ^ np.uint64(key))
+    return mix_array(keys ^ np.uint64(mix(window + _PHI)))
+
+
+def hash_orders(num_elements: int, keys: UInt64Array) -> Int64Array:
+    """int64[n, num_elements]: the permutation of 0..num_elements-1 that each key (uint64[n]) selects, by its hashes."""
+    # Neither i * PHI nor mix has collisions, so there are no ties and any sort gives the stable one.
+    hashes = np.arange(num_elements, dtype=np.uint64) * np.uint64(_PHI) + keys[:, None]
+    return np.argsort(mix_array(hashes), axis=1)
+
+
 @dataclass(frozen=True)
 class Permutation:
     """The permutation of 0..num_elements-1 that `key` selects, forward and back.
@@ -103,11 +121,8 @@ class Permutation:
 
     @cached_property
     def _table(self) -> Int32Array:
-        # Neither i * PHI nor mix has collisions, so there are no ties and any sort gives the stable one.
-        hashes = np.arange(self.num_elements, dtype=np.uint64)
-        hashes *= np.uint64(_PHI)
-        hashes += np.uint64(self.key)
-        return np.argsort(mix_array(hashes)).astype(np.int32)
+        table: Int32Array = hash_orders(self.num_elements, np.array([self.key], np.uint64))[0].astype(np.int32)
+        return table
 
     @cached_property
     def _inverse_table(self) -> Int32Array:
