@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 from helpers import Said, make_tree
 from pairs import read_pair, write_pair
-from test_tokens_pack import documents, jsonl, pack_tokens
+from test_tokens_pack import documents, jsonl, keyed, pack_tokens
 
 from shardtool.errors import PlanError, SampleTooLarge
 from shardtool.formats import bin_index
 from shardtool.formats.bin_index import encode_idx
+from shardtool.planning.plan import PlanOptions
 from shardtool.token_options import TokenOptions
 from shardtool.tokens import merge, stage
 from shardtool.tokens.files import InputFile
-from shardtool.tokens.inputs import LEAST_SLICE_BYTES, LINES, SLICE_BYTES, cut_tasks
+from shardtool.tokens.inputs import LEAST_SLICE_BYTES, LINES, NPY, SLICE_BYTES, cut_tasks
 from shardtool.tokens.merge import merge_pairs, open_pairs
+from shardtool.tokens.plan import make_token_plan
 from shardtool.tokens.tokenizer import TokenizerSpec, encode
 
 if TYPE_CHECKING:
@@ -68,6 +70,52 @@ def test_a_worker_needs_memory_for_one_run_whatever_the_source(tmp_path: Path) -
         receipt = stage.run_task(job, cut_tasks([file])[0])
     assert len(receipt.runs) > 1
     assert sum(run.num_bytes for run in receipt.runs) > 5 * MIB
+
+
+@pytest.mark.parametrize("shuffle", ["global", "none"])
+def test_planning_needs_20_bytes_a_document_duplicates_looked_for_or_not(
+    tmp_path: Path, shuffle: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardtool.tokens.plan.BUCKET_DOCUMENTS", 1 << 13)  # tables of so many documents at a time
+    count = 400_000
+    ids = np.arange(count, dtype=np.int32)
+    ids[: count // 100] = count - 1 - ids[: count // 100]  # one in a hundred comes twice
+    (tmp_path / "in").mkdir()
+    np.save(tmp_path / "in" / "a.npy", ids[:, None])
+    options = TokenOptions(tokenizer="none", eod="none", dedup="exact")
+    spec = TokenizerSpec("none")
+    job = stage.StageJob(
+        work=str(tmp_path), options=options, spec=spec, dtype="int32", seed=0, sort=shuffle == "global", splits=True,
+        on_error="error", durable=False,
+    )  # fmt: skip
+    path = tmp_path / "in" / "a.npy"
+    file = InputFile(str(path.parent), b"a.npy", path.stat().st_size, path.stat().st_mtime_ns, NPY)
+    receipts = [stage.run_task(job, task) for task in cut_tasks([file])]
+    plan_options = PlanOptions(format="bin", shuffle=shuffle, tokens=options, shards=3)
+    runs = [run for one in receipts for run in one.runs]
+    make_token_plan(str(tmp_path), runs, plan_options, spec)  # imports what it needs
+    with at_most(20 * count + 5 * MIB):  # 79 bytes a document would be 31 MB
+        plan = make_token_plan(str(tmp_path), runs, plan_options, spec)
+    assert (plan.documents, plan.duplicates) == (count - count // 100, count // 100)
+
+
+@pytest.mark.parametrize("shuffle", ["global", "none"])
+def test_duplicates_are_found_across_runs(tmp_path: Path, shuffle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardtool.tokens.stage.LEAST_RUN_BYTES", 40)
+    monkeypatch.setattr("shardtool.tokens.stage.MOST_RUN_BYTES", 40)
+    monkeypatch.setattr("shardtool.tokens.repeats._ROWS", 3)
+    monkeypatch.setattr("shardtool.tokens.documents.BATCH_TEXT_BYTES", 30)
+    texts = [f"text {number * number % 23}" for number in range(200)]
+    make_tree(tmp_path / "in", {"a.jsonl": jsonl(texts[:90]), "b.jsonl": jsonl(texts[90:])})
+    result = pack_tokens(
+        tmp_path / "in", tmp_path / "out", tokens={"dedup": "exact"}, shuffle=shuffle, split="train=0.5,test=0.5"
+    )
+    first = list(dict.fromkeys(texts))
+    found = [bytes(ids[:-1]).decode() for ids in documents(tmp_path / "out")]
+    assert sorted(found) == sorted(first)
+    assert result.manifest is not None
+    assert result.manifest.ledger["ignored"] == {"duplicate": 200 - len(first)}
+    assert all(key.startswith("a.jsonl#") for key in keyed(tmp_path / "out")), "the first of the source stays"
 
 
 def test_an_empty_first_document_is_like_any_other(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ MEDIAN_TOKENS, SPREAD = (
     1.0,
 )  # of a document, log-normal: a mean of 660, as FineWeb's
 VOCABULARY = 50_000
+TEXT_STEP = 1_150  # characters from one document of 3,000 to the next
 ARROW_ROWS = 1000  # a record batch, as Hugging Face `datasets` writes
 
 
@@ -106,9 +107,9 @@ def write_lines(path: Path, texts: list[str]) -> None:
 
 
 def text_data(work: Path) -> Path:
-    """Two files of lines of JSON, about 7 MB together: tokenizers take long."""
+    """Two files of lines of JSON, about 70 MB together: most of the sources is in two or three texts."""
     folder = fresh(work / "text")
-    texts = library_texts(12_000)
+    texts = library_texts(TEXT_STEP)
     for number in range(2):
         write_lines(folder / f"{number}.jsonl", texts[number::2])
     return folder

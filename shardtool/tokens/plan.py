@@ -27,7 +27,7 @@ from shardtool.planning.plan import DEFAULT_BIN_BYTES
 from shardtool.planning.splits import parse_shares
 from shardtool.storage.pages import Column
 from shardtool.tokens.packing import best_fit, blocks_of
-from shardtool.tokens.repeats import find_duplicates, refuse_repeated_keys
+from shardtool.tokens.repeats import find_duplicates, refuse_keys_repeated_in, refuse_repeated_keys
 from shardtool.tokens.runs import FOLDER, itemsize_of, open_run, sorted_order
 
 if TYPE_CHECKING:
@@ -179,12 +179,12 @@ def _selection(runs: list[Run], shares: str, dropped: Any) -> Selection:
     if not shares:
         return Selection(("train",), (), dropped)
     parsed = parse_shares(shares)
-    split = np.concatenate([run.split for run in runs])
+    parts = []
     for run in runs:
+        parts.append(run.split[~is_dropped(dropped, run.hash, run.split)] if len(dropped) else run.split.copy())
         run.forget()
-    if len(dropped):
-        hashes = np.concatenate([run.hash for run in runs])
-        split = split[~is_dropped(dropped, hashes, split)]
+    split = np.concatenate(parts)
+    del parts
     split.sort()
     ends = np.cumsum(cuts.apportion(len(split), list(parsed.values())))[:-1].tolist()
     thresholds = [int(split[end]) if end < len(split) else (1 << 64) - 1 for end in ends]
@@ -256,12 +256,13 @@ def bucket_edges(first: int, last: int, count: int) -> UInt64Array:
 
 
 def _in_source_order(runs: list[Run]) -> Iterator[Columns]:
-    hashes = np.concatenate([run.hash for run in runs])
-    refuse_repeated_keys(hashes, pa.chunked_array([run.keys for run in runs]), np.argsort(hashes))
+    refuse_keys_repeated_in(runs)
     base = 0
     for run in runs:
-        places = np.arange(base, base + len(run.hash), dtype=np.uint64)
-        yield places, run.hash, run.split, run.tokens, run.xxh3_64
+        for first in range(0, len(run.hash), BUCKET_DOCUMENTS):
+            rows = slice(first, min(first + BUCKET_DOCUMENTS, len(run.hash)))
+            places = np.arange(base + rows.start, base + rows.stop, dtype=np.uint64)
+            yield places, run.hash[rows], run.split[rows], run.tokens[rows], run.xxh3_64[rows]
         base += len(run.hash)
         run.forget()
 
