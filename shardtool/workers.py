@@ -63,6 +63,7 @@ class WorkerPool:
         self._context: BaseContext | None = None
         self._starting: deque[Future[_Worker]] = deque()
         self._is_running = False
+        self.start_wait_s = 0.0  # seconds for which tasks waited and no worker was there
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -193,11 +194,14 @@ class WorkerPool:
         if idlest is not None and (not idlest.unfinished or len(self._workers) >= self.num_workers):
             return idlest
         self.begin(len(self._workers) + 1)
+        began = time.monotonic()
         try:
             self._workers.append(self._starting[0].result())  # it stays there until it is ours, come what may
         finally:
             if self._starting[0].done():
                 self._starting.popleft()
+            if len(self._workers) < 2:
+                self.start_wait_s += time.monotonic() - began
         return self._workers[-1]
 
     def _ready(self) -> list[_Worker]:

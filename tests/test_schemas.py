@@ -79,6 +79,8 @@ def test_every_command_has_a_schema() -> None:
 def test_pack(tmp_path: Path) -> None:
     first = checked("pack", "pack", PETS, tmp_path / "out", "--shards", "3", "--durability", "none")
     assert first.json["resumed_shards"] == 0
+    assert list(first.json["phase_seconds"]) == ["plan", "start", "pack", "publish"]
+    assert sum(first.json["phase_seconds"].values()) == pytest.approx(first.json["seconds"], abs=0.005)
     again = checked("pack", "pack", PETS, tmp_path / "out", "--shards", "3")
     assert again.json["resumed_shards"] == 3
     part = checked("pack", "pack", PETS, tmp_path / "parts", "--shards", "3", "--part", "0/2", "--durability", "none")

@@ -357,3 +357,21 @@ def test_workers_see_the_environment_of_their_pool_not_of_the_first_one(monkeypa
             assert list(pool.run("worker_tasks:variable", ["SHARDTOOL_TEST_VALUE"])) == [
                 ("SHARDTOOL_TEST_VALUE", value)
             ]
+
+
+def test_waiting_for_the_first_worker_is_told_apart() -> None:
+    with WorkerPool(2) as pool:
+        list(pool.run("worker_tasks:times", [1], context=1))
+        waited = pool.start_wait_s
+        assert waited > 0
+        list(pool.run("worker_tasks:times", range(10), context=1))
+        assert pool.start_wait_s == waited
+    with WorkerPool(1) as pool:
+        pool.begin()
+        while not pool.is_up:
+            time.sleep(0.001)
+        list(pool.run("worker_tasks:times", [1], context=1))
+        assert pool.start_wait_s < waited
+    with WorkerPool(0) as pool:
+        list(pool.run("worker_tasks:times", [1], context=1))
+        assert pool.start_wait_s == 0

@@ -54,7 +54,7 @@ def write_list(source: Path, out: Path, listing: Path, *, is_shuffled: bool) -> 
 
 
 def pack_seconds(stdout: str) -> float:
-    """Seconds of the pack phase of `shardtool pack --json`."""
+    """Seconds of the pack phase of `shardtool pack --json`, which tells the start of worker processes apart."""
     seconds: float = json.loads(stdout)["phase_seconds"]["pack"]
     return seconds
 

@@ -159,7 +159,7 @@ def build(request: PackRequest, pool: WorkerPool | None, executor: Executor, say
         DestinationExists, PlanMismatch: the output holds something else.
         ShardtoolError: as the steps say.
     """
-    laps = _Laps()
+    laps = _Laps(pool)
     _check_request(request)
     state = state_of(request.out)
     with locked(request.out, request.part):
@@ -350,16 +350,17 @@ def _pack(request: PackRequest, stored: StoredPlan, executor: Executor, say: Say
 
 
 class _Laps:
-    """Seconds of each phase of a run."""
+    """Seconds of each phase of a run; those that it waited for the first worker to start are a phase of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: WorkerPool | None) -> None:
         self.seconds: dict[str, float] = {}
-        self._began = time.monotonic()
+        self._began, self._pool, self._waited = time.monotonic(), pool, 0.0
 
     def end(self, phase: str) -> None:
-        now = time.monotonic()
-        self.seconds[phase] = now - self._began
-        self._began = now
+        now, waited = time.monotonic(), self._pool.start_wait_s if self._pool is not None else 0.0
+        self.seconds[phase] = now - self._began - (waited - self._waited)
+        self.seconds["start"] = waited
+        self._began, self._waited = now, waited
 
 
 def _tidy(request: PackRequest, receipts: list[Receipt]) -> None:
