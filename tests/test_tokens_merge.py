@@ -226,6 +226,12 @@ def test_the_command_merges_cuts_and_mends(tmp_path: Path) -> None:
     assert run_cli("merge", one, "-o", tmp_path / "n").code != 0
 
 
+def test_pairs_in_a_bucket_are_refused(tmp_path: Path) -> None:
+    ran = run_cli("merge", "s3://bucket/a", "-o", tmp_path / "m")
+    assert ran.code == 2
+    assert "pairs are merged on a disk" in ran.err
+
+
 def test_two_limits_are_one_too_many(tmp_path: Path) -> None:
     one = write_pair(tmp_path / "a", DOCS)
     ran = run_cli("merge", one, "-o", tmp_path / "m", "--shard-tokens", "6", "--shard-size", "1GB")

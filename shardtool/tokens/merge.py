@@ -27,6 +27,7 @@ from shardtool.formats.bin_index import (
 )
 from shardtool.formats.bin_pairs import check_pair, prefix_of
 from shardtool.planning import cuts
+from shardtool.storage import is_remote
 from shardtool.storage.local import new_file, sync_folder
 from shardtool.tokens.repair import repaired
 
@@ -101,7 +102,7 @@ def open_pairs(places: Sequence[str], *, repair: bool = False) -> list[Pair]:
 
     Raises:
         SourceNotFound, CorruptShard: a file is gone or damaged; with `repair`, one whose information is lost.
-        UsageProblem: they hold different types of ids, or modes of sequences in some of them only.
+        UsageProblem: they lie in a bucket, hold different types of ids, or modes of sequences in some of them only.
     """
     pairs = [_open_pair(place, repair=repair) for place in places]
     kinds = {pair.header.dtype.name: pair.prefix for pair in pairs}
@@ -120,6 +121,8 @@ def open_pairs(places: Sequence[str], *, repair: bool = False) -> list[Pair]:
 
 
 def _open_pair(place: str, *, repair: bool) -> Pair:
+    if is_remote(place):
+        raise UsageProblem(f"{place}: pairs are merged on a disk", hint="copy the pairs here first")
     report = check_pair(place)
     if not report.faults and report.header is not None:
         _check_code(report.header, report.prefix)
