@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SAMPLE_FORMATS = [name for name in FORMATS if name != "bin"]
+KINDS = [*(name for name in FORMATS if name != "bin"), "tar.zst", "mds.zst", "parquet.zst", "arrow.zst"]
 
 
 def files_of(count: int = 60) -> dict[str, bytes]:
@@ -438,17 +438,23 @@ def test_a_stranger_is_refused_by_name(tmp_path: Path) -> None:
     assert (done.code, "a.rar is none of the kinds" in done.err) == (2, True)
 
 
-@pytest.mark.parametrize("one", SAMPLE_FORMATS)
-@pytest.mark.parametrize("two", SAMPLE_FORMATS)
-def test_all_pairs_of_formats_there_and_back(tmp_path: Path, one: str, two: str) -> None:
-    files = {path: data for path, data in files_of().items() if not path.endswith(".seg.png")}
-    tree = make_tree(tmp_path / "src", files)
-    assert run_cli("pack", tree, tmp_path / "a", "--format", one, "--shard-size", "32KiB").code == 0
-    convert(tmp_path / "a", tmp_path / "b", format=two)
-    convert(tmp_path / "b", tmp_path / "c", format=one, shard_size=32 << 10)
+def options_of(kind: str) -> dict[str, Any]:
+    """How `kind`, a format or one with `.zst`, is written."""
+    return {"format": kind.removesuffix(".zst"), "compress": "zstd:1" if kind.endswith(".zst") else "none"}
+
+
+@pytest.mark.parametrize("one", KINDS)
+@pytest.mark.parametrize("two", KINDS)
+def test_all_pairs_of_formats_there_and_back(tree: Path, tmp_path: Path, one: str, two: str) -> None:
+    pack(tree, tmp_path / "a", shard_size=32 << 10, **options_of(one))
+    there = convert(tmp_path / "a", tmp_path / "b", durability="none", **options_of(two))
+    back = convert(tmp_path / "b", tmp_path / "c", durability="none", shard_size=32 << 10, **options_of(one))
     assert samples_of(tmp_path / "a") == samples_of(tmp_path / "b") == samples_of(tmp_path / "c")
+    whole = {"seen": 121, "packed": 121, "ignored": {}, "failed": 0}
+    assert there["ledger"] == back["ledger"] == whole
     first, last = (load_manifest(os.fspath(tmp_path / name)) for name in "ac")
     assert first.dataset_id == last.dataset_id
+    assert samples_of(tmp_path / "a")["train", b"cats/0001"]["seg.png"] == b"mask"
 
 
 @settings(max_examples=50, deadline=None)

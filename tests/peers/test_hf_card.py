@@ -54,7 +54,7 @@ def is_seen(key: str) -> bool:
     )
 )
 def test_any_samples_are_read(
-    tmp_path_factory: pytest.TempPathFactory, samples: dict[str, tuple[bytes, bytes, str]]
+    tmp_path_factory: pytest.TempPathFactory, samples: dict[str, tuple[bytes | str, ...]]
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
     names = ("seg.png", "bin", "txt")  # it wants the same parts in the first samples
