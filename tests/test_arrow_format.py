@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardtool.assignment.files import extents_of
+from shardtool.errors import PlanError
 from shardtool.formats import CELLS, ROWS, Column, Settings
 from shardtool.formats.arrow import ArrowFormat
 from shardtool.index_file import open_index
@@ -138,6 +139,15 @@ def test_numbers_come_back_from_many_batches(tmp_path: Path, compress: str, monk
     assert found == wanted
     with pa.ipc.open_file(shard_paths(tmp_path / "out")[0]) as reader:
         assert reader.num_record_batches > 4
+
+
+@pytest.mark.parametrize("shard_format", ["arrow", "arrow-stream"])
+def test_a_cell_above_two_gib_is_refused_before_anything_is_read(tmp_path: Path, shard_format: str) -> None:
+    make_tree(tmp_path / "src", {"a.bin": ""})
+    os.truncate(tmp_path / "src" / "a.bin", 1 << 31)
+    with pytest.raises(PlanError, match=r"a\.bin: 2,147,483,648 bytes"):
+        pack(tmp_path / "src", tmp_path / "out", format=shard_format)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_lost_index_of_cells_comes_back_bit_for_bit(tmp_path: Path) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from crashes import Disk, crashing
 from helpers import Said, make_tree, pack, run_cli, shard_paths
@@ -21,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from snapshots import content, leftovers, small_tree
 
-from shardtool.errors import CorruptShard, SampleTooLarge
+from shardtool.errors import BadKey, CorruptShard, SampleTooLarge
 from shardtool.formats import get_format
 from shardtool.hashing import digest_chunks
 from shardtool.loading.reader import SampleReader
@@ -32,7 +35,7 @@ from shardtool.verification.verify import VerifyResult, verify
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shardtool.packing.build import PackResult
 
@@ -241,6 +244,21 @@ def test_one_sample_is_a_data_set(case: Case, tmp_path: Path) -> None:
 
 
 @every_format
+def test_keys_that_are_not_utf8_come_back_or_are_refused_before_anything_is_written(case: Case, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path / "src", {b"a/\xff\xfe.txt": b"1", b"a/b.txt": b"2"})
+    if case.has_any_key:
+        packed(tree, tmp_path / "out", case)
+        assert members_of(tmp_path / "out") == source_of(tree)
+        return
+    with pytest.raises(BadKey, match=r"a/\\xff\\xfe|\\xff\\xfe") as caught:
+        packed(tree, tmp_path / "out", case)
+    assert "--escape-names" in caught.value.hint
+    assert not (tmp_path / "out").exists()
+    packed(tree, tmp_path / "out", case, escape_names=True)
+    assert members_of(tmp_path / "out") == {b"a/%FF%FE.txt": b"1", b"a/b.txt": b"2"}
+
+
+@every_format
 def test_a_sample_larger_than_a_shard_gets_its_own(case: Case, tmp_path: Path) -> None:
     tree = odd_tree(tmp_path / "src", case)
     packed(tree, tmp_path / "out", case, shard_size=MIB)
@@ -330,15 +348,45 @@ def test_nothing_of_this_machine_is_in_a_shard(case: Case, tmp_path: Path) -> No
 
 
 def borders_of(out: Path) -> list[int]:
-    """Bytes of shard 0 at which cutting is most likely to go unnoticed: around everything that the index names."""
+    """Bytes of shard 0 at which cutting is most likely to go unnoticed: around all that the index and pyarrow name."""
     path = shard_paths(out)[0]
     size = path.stat().st_size
     with Dataset.open(os.fspath(out)) as dataset:
         index = dataset.index(0)
         ends = index.part_offset + index.part_bytes
         places = np.concatenate([index.part_offset, ends, index.offset, index.offset + index.num_bytes]).tolist()
+        columns = COLUMN_BORDERS.get(dataset.manifest.format)
+    places += columns(path) if columns else []
     places += [0, 1, 4, 8, 12, 512, size // 2, size - 1024, size - 512, size - 8, size - 6, size - 4, size - 1]
     return sorted({place for place in places if 0 <= place < size})
+
+
+def parquet_borders(path: Path) -> list[int]:
+    """Where column chunks, footer and its length begin."""
+    metadata = pq.read_metadata(path)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    chunks = [group.column(column) for group in groups for column in range(metadata.num_columns)]
+    (footer_bytes,) = struct.unpack("<I", path.read_bytes()[-8:-4])
+    ends = [chunk.data_page_offset + chunk.total_compressed_size for chunk in chunks]
+    return [*(chunk.data_page_offset for chunk in chunks), *ends, path.stat().st_size - 8 - footer_bytes]
+
+
+def message_borders(path: Path, first: int = 0) -> list[int]:
+    """Where the messages of Arrow's IPC begin, their bodies, and where the last one ends."""
+    found = [first]
+    with pa.OSFile(os.fspath(path)) as file:
+        file.seek(first)
+        reader = pa.ipc.MessageReader.open_stream(file)
+        for message in reader:
+            found += [file.tell() - message.body.size if message.body else file.tell(), file.tell()]
+    return found
+
+
+COLUMN_BORDERS: dict[str, Callable[[Path], list[int]]] = {
+    "parquet": parquet_borders,
+    "arrow": lambda path: message_borders(path, len(b"ARROW1\0\0")),
+    "arrow-stream": message_borders,
+}
 
 
 @every_format

@@ -278,20 +278,6 @@ def test_no_shard_is_larger_than_its_bound(
     assert int(row_bytes(rows, Layout.of(stored.settings)).sum()) < stored.shards[0].num_bytes
 
 
-@pytest.mark.parametrize(("part", "size"), [("txt", 300), ("jpg", 30_000)])
-def test_shards_are_filled_to_nine_tenths_of_what_was_asked_for(tmp_path: Path, part: str, size: int) -> None:
-    limit, num_bytes = 1 << 20, 6 << 20
-    files = {f"{n:06d}.{part}": "x" * (size // 2 + n * 7919 % size) for n in range(num_bytes // size)}
-    pack(make_tree(tmp_path / "src", files), tmp_path / "out", **PARQUET, shard_size=limit)
-    sizes = sorted(shard.num_bytes for shard in load_manifest(os.fspath(tmp_path / "out")).shards)
-    assert sizes[-1] <= limit
-    asked = load(tmp_path / "out").shards
-    fill = np.array([s.num_bytes for s in load_manifest(os.fspath(tmp_path / "out")).shards]) / [
-        spec.num_bytes for spec in asked
-    ]
-    assert np.median(fill) >= 0.9
-
-
 def test_rows_are_found_in_their_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardtool.formats.parquet.GROUP_ROWS", 4)
     files = {f"{number:02d}.{part}": f"{part}{number}" for number in range(19) for part in ("a", "b")}

@@ -219,6 +219,7 @@ def _arrow(path: str) -> Iterator[dict[str, Any]]:
             source.seek(0)
             batches = pa.ipc.open_stream(source)
         for batch in batches:
+            batch.validate(full=True)  # offsets are followed unchecked: a damaged one would end the process
             _check_columns(path, batch.schema.names)
             for start in range(0, batch.num_rows, ROWS_AT_ONCE):
                 yield from _rows_of(path, batch.slice(start, ROWS_AT_ONCE))

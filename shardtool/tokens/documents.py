@@ -45,6 +45,7 @@ BATCH_TEXT_BYTES = 1 << 20
 BATCH_ROWS = 1 << 14
 BATCH_COLUMN_BYTES = 1 << 19
 TEXT_PARTS = ("txt", "text")
+_BYTES_OF = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view()}
 _ARE_TEXT = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 
 
@@ -264,8 +265,12 @@ def _ipc_stream(file: InputFile, name: str) -> Iterator[tuple[int | None, Any]]:
 
 
 def _checked(batch: Any, name: str) -> Any:
-    batch.validate()
-    return batch.column(name)
+    """A column whose offsets lie in its buffers; they are followed unchecked: a damaged one would end the process."""
+    column = batch.column(name)
+    column.validate()
+    raw = _BYTES_OF.get(column.type)  # a text that is no UTF-8 is a failure of its document alone
+    (column.cast(raw) if raw else column).validate(full=True)
+    return column
 
 
 def _check_column(file: InputFile, names: list[str], name: str) -> None:
