@@ -23,6 +23,10 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(\w*)\s*$")
@@ -94,12 +98,12 @@ def blocks_of(text: str) -> list[Block]:
     return found
 
 
-def steps_of(text: str) -> list[Step]:
-    """Everything on a page that is run, in order."""
+def steps_of(text: str, reasons: Collection[str | None] = (None,)) -> list[Step]:
+    """Everything on a page that is run, in order; `reasons` not to run are those of the blocks that are wanted."""
     steps: list[Step] = []
     blocks = blocks_of(text)
     for number, block in enumerate(blocks):
-        if block.reason is not None:
+        if block.reason not in reasons:
             continue
         if block.language == "console":
             steps += _commands(block)
@@ -137,8 +141,8 @@ def _program(block: Block, output: Block | None) -> Step:
     return Step(script, output.start, output.stop, output.lines, shown)
 
 
-def run_steps(steps: list[Step], folder: Path) -> list[Outcome]:
-    """Run the steps in one shell in `folder`."""
+def run_steps(steps: list[Step], folder: Path, variables: Mapping[str, str] | None = None) -> list[Outcome]:
+    """Run the steps in one shell in `folder`, with some more environment variables."""
     shutil.copytree(ROOT / "fixtures" / "pets", folder / "pets")
     script = folder.parent / f"{folder.name}.sh"
     # The subshell gives back $?, which printf took.
@@ -151,7 +155,7 @@ def run_steps(steps: list[Step], folder: Path) -> list[Outcome]:
     ran = subprocess.run(
         ["bash", str(script)],
         cwd=folder,
-        env=_environment(folder),
+        env={**_environment(folder), **(variables or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

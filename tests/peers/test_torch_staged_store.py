@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import torch.distributed as dist
+from doc_examples import complaints
 from fault_proxy import FaultProxy
 from gloo import run_ranks
 from helpers import json_lines, run_cli
 from peer_data import packed_numbers
 from s3_servers import running, use
 from snapshots import files_below
+from store_examples import REASON, run_page
 from torch.nn.parallel import DistributedDataParallel
 
 from shardtool.torch import ResumableLoader, ShardDataset, ShardStream
@@ -96,3 +98,10 @@ def test_two_ranks_train_from_what_is_staged_and_ask_the_store_for_nothing(
     assert logs[0][-1]["loss"] < 0.01 * logs[0][1]["loss"], "it learns"
     shares = [len(list(Path(target).glob("out-*/data/*.tar"))) for target in targets]
     assert max(shares) < SAMPLES // 16, "each node has a part of the shards only"
+
+
+def test_the_example_on_a_store_does_what_the_page_says(bucket: Bucket) -> None:
+    _, outcomes = run_page("object-storage.md", bucket.server, REASON, "needs torch and a store")
+    found = complaints(outcomes)
+    assert not found, "\n\n".join(found)
+    assert any("ResumableLoader" in outcome.step.script for outcome in outcomes)
