@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Batch", "Cursor", "Turn", "start_cursor"]
 
-BLOCK = 1 << 12  # samples located at a time; a call costs what 500 of them do
+BLOCK = 1 << 13  # samples located at a time; a call costs what 500 of them do
 
 
 class Batch(NamedTuple):
