@@ -8,8 +8,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardtool.shard_sources.members import Members
 from shardtool.shard_sources.objects import Object, object_root
 from shardtool.shard_sources.runs import MAX_GAP, RUN_BYTES, Run, batch_bounds, runs_of
+from shardtool.shard_sources.small import requests_of, small_samples
 
 KIB = 1 << 10
 PLACES = st.lists(
@@ -68,3 +70,26 @@ def test_a_root_names_an_object_in_a_version_or_a_path() -> None:
     assert Object.of(object_root(url, "0f-2")) == Object("bucket", "a b/x:s3://y.tar", "0f-2")
     assert Object.of(object_root(url, "")) == Object("bucket", "a b/x:s3://y.tar", "")
     assert Object.of("range:/data/a.tar") is None
+
+
+def shard_of(samples: int, size: int, root: str = "range:e:s3://bucket/a.tar") -> Members:
+    """A shard of samples of one part each."""
+    sizes = np.full(samples, size, np.int64)
+    return Members(root, "a.tar", [], sizes, sizes, 0, num_samples=samples)
+
+
+def test_requests_are_a_sample_each_or_read_through_what_is_dense() -> None:
+    assert requests_of(1 << 20, 1 << 30) == (2048, 16 << 30), "16 batches, each of them all over 1 GiB"
+    assert requests_of(10_000, 10_000 * 128 * KIB) == (10_000, 10_000 * 128 * KIB)
+
+
+def test_small_samples_in_a_bucket_are_told_and_large_or_local_ones_are_not() -> None:
+    told = small_samples([shard_of(10_000_000, 2 * KIB)])
+    assert [problem.kind for problem in told] == ["small_samples"]
+    assert "2.00 KiB on average" in told[0].message
+    assert "10,000,000 requests" in told[0].message
+    assert "shardtool stage" in told[0].hint
+    assert small_samples([shard_of(1_000_000, 256 * KIB)]) == ()
+    assert small_samples([shard_of(5_000, 2 * KIB)]) == ()
+    assert small_samples([shard_of(10_000_000, 2 * KIB, "range:/data/a.tar")]) == ()
+    assert small_samples([]) == ()

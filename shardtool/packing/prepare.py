@@ -81,7 +81,15 @@ def scan_sources(
         rules = NameRules(
             options.hidden, tuple(map(os.fsencode, options.include)), tuple(map(os.fsencode, options.exclude))
         )
-        return scan_shards(roots, rules, pool, spool=spool, key_column=options.key_column, on_error=on_error)
+        return scan_shards(
+            roots,
+            rules,
+            pool,
+            spool=spool,
+            key_column=options.key_column,
+            on_error=on_error,
+            in_order=options.shuffle != "global",
+        )
     return scan(
         roots,
         include=options.include,

@@ -22,6 +22,7 @@ from shardtool.shard_sources.find import DATASET, find_sources
 from shardtool.shard_sources.look import LOOKERS, look
 from shardtool.shard_sources.members import Members, scan_result
 from shardtool.shard_sources.room import check_room
+from shardtool.shard_sources.small import small_samples
 from shardtool.shard_sources.spool import SpoolJob, unpack
 from shardtool.storage import is_remote
 from shardtool.units import format_bytes, plural
@@ -46,6 +47,7 @@ def scan_shards(
     spool: str = "",
     key_column: str = "",
     on_error: str = "error",
+    in_order: bool = False,
 ) -> ScanResult:
     """Every part in the shards, archives and tables that `sources` name, in their order.
 
@@ -56,6 +58,7 @@ def scan_shards(
         spool: folder for what must be decoded; "" only measures it.
         key_column: column of tables that holds the key; "" takes `key` or `__key__`, else numbers the rows.
         on_error: `error` or `skip`: what a file that is damaged means.
+        in_order: samples will keep the order in which they lie there.
 
     Raises:
         SourceNotFound, UsageProblem: a source that is not there, or nothing that can be read so.
@@ -84,7 +87,8 @@ def scan_shards(
     scanned = scan_result(members, rules, tuple(map(_absolute, sources)), list(losses))
     if scanned.seen == 0:
         raise GroupError(f"{', '.join(sources)}: not a single part is in there", where={"path": sources[0]})
-    return scanned if spool else replace(scanned, problems=_spooled(results, undecoded))
+    notices = () if in_order else small_samples(members)
+    return replace(scanned, problems=notices if spool else (*_spooled(results, undecoded), *notices))
 
 
 def _spooled(results: Mapping[int, Result], undecoded: Sequence[int]) -> tuple[Problem, ...]:

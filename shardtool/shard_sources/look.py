@@ -121,6 +121,7 @@ def _look_at_dataset(file: SourceFile) -> Members:
             labels=labels,
             label_names=names,
             is_dataset=True,
+            num_samples=index.num_samples,
         )
 
 
@@ -174,7 +175,14 @@ def _look_at_tar(file: SourceFile) -> Members:
         mtime_ns=place.guard,
         split=split_in_name(file.path),
         ignored=ignored,
+        num_samples=len(set(map(_stem, paths))),
     )
+
+
+def _stem(path: bytes) -> bytes:
+    """A member's name up to the first dot behind its folders."""
+    folder, slash, name = path.rpartition(b"/")
+    return folder + slash + name.partition(b".")[0]
 
 
 def _tar_buffer(file: SourceFile, place: _Place) -> mmap.mmap | bytes:
@@ -202,10 +210,13 @@ def _look_at_records(file: SourceFile) -> Members:
     place = _place_of(file)
     if place.stat.num_bytes == 0:
         raise CorruptShard(f"{file.path} is empty", where={"path": file.path})
-    paths, offsets, sizes = [], [], []
+    paths, offsets, sizes, num_samples, last = [], [], [], 0, b""
     for path, cell, block in named_cells(blocks_of(file, place.stat), file.path):
         if cell.offset < 0:
             raise NeedsDecoding
+        key = path.rpartition(b".")[0]
+        num_samples += key != last
+        last = key
         paths.append(path)
         offsets.append(block.base + cell.offset)
         sizes.append(cell.size)
@@ -218,6 +229,7 @@ def _look_at_records(file: SourceFile) -> Members:
         mtime_ns=place.guard,
         split=file.split or split_in_name(file.path),
         is_dataset=True,
+        num_samples=num_samples,
     )
 
 

@@ -42,6 +42,7 @@ class Members:
     label_names: tuple[str, ...] = ()
     ignored: Tally = field(default_factory=Tally)
     is_dataset: bool = False  # paths are KEY.PART, in that spelling
+    num_samples: int = 0  # that the parts make, as they lie there; 0 where nobody counted
 
 
 def scan_result(

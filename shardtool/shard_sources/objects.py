@@ -3,7 +3,7 @@
 Roots are `range:ETAG:s3://BUCKET/KEY` beside `range:PATH`, in one plan: every range is asked for on condition that the
 object is still the one that was scanned (If-Match), and every part is compared with its digest where that is known.
 Requests are under way ahead in the order of the shard; see `runs` for what one of them brings. Memory: one batch of
-32 MiB, and a window of 32 MiB in flight.
+64 MiB, and a window of 32 MiB in flight.
 """
 
 from __future__ import annotations

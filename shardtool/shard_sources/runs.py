@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shardtool.model import Int64Array
 
-BATCH_BYTES = 32 << 20
+BATCH_BYTES = 64 << 20
 RUN_BYTES = 8 << 20  # of one request; a larger part comes in pieces of this size
 MAX_GAP = 64 << 10
 
