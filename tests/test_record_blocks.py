@@ -38,7 +38,7 @@ def shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         folder, _, last = path.rpartition("/")
         return open_place(folder), last
 
-    monkeypatch.setattr(record_blocks, "split_file", split)
+    monkeypatch.setattr(record_blocks, "place_of", split)
     monkeypatch.setattr(record_blocks, "BLOCK_BYTES", 2_000)
     return found
 

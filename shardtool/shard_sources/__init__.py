@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from shardtool.workers import WorkerPool
 
 Result: TypeAlias = Members | ShardtoolError | None  # None: it must be decoded
+LOOK_THREADS = 16
 LOOK, UNPACK = "shardtool.shard_sources.look:look", "shardtool.shard_sources.spool:unpack"
 
 
@@ -68,7 +70,9 @@ def scan_shards(
     """
     files = find_sources(sources)
     job = SpoolJob(spool, key_column)
-    results = _run(LOOK, look, files, [number for number, file in enumerate(files) if file.kind in LOOKERS], job, pool)
+    at_once = [number for number, file in enumerate(files) if file.kind == DATASET and is_remote(file.path)]
+    others = sorted({number for number, file in enumerate(files) if file.kind in LOOKERS}.difference(at_once))
+    results = _side_by_side(files, at_once, job) | _run(LOOK, look, files, others, job, pool)
     undecoded = [number for number in range(len(files)) if results.get(number) is None]
     if undecoded and spool:
         check_room(spool, [files[number] for number in undecoded])
@@ -123,9 +127,18 @@ def _run(
     return found
 
 
+def _side_by_side(files: Sequence[SourceFile], numbers: Sequence[int], job: SpoolJob) -> dict[int, Result]:
+    """Looks at files of which each takes little but a request or two."""
+    if not numbers:
+        return {}
+    with ThreadPoolExecutor(min(LOOK_THREADS, len(numbers)), thread_name_prefix="look") as threads:
+        results = threads.map(lambda number: look(job, (number, files[number])), numbers)
+        return dict(zip(numbers, results, strict=True))
+
+
 def _is_quick(file: SourceFile, pool: WorkerPool | None) -> bool:
     """Whether a file is looked at here while the workers start: its index is read, which takes some milliseconds."""
-    return pool is not None and not pool.is_up and file.kind == DATASET and not is_remote(file.path)
+    return pool is not None and not pool.is_up and file.kind == DATASET
 
 
 def _absolute(source: str) -> str:

@@ -34,7 +34,7 @@ from shardtool.shard_sources.records import KEYS
 from shardtool.shard_sources.remote_headers import tar_headers
 from shardtool.storage import is_remote, open_place
 from shardtool.storage.base import Stat
-from shardtool.storage.files import split_file
+from shardtool.storage.files import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +72,7 @@ def look(job: SpoolJob, task: tuple[int, SourceFile]) -> Members | ShardtoolErro
         return SourceError(f"{file.path} cannot be read: {error.strerror or error}", where={"path": file.path})
 
 
-class _Place(NamedTuple):
+class _Seen(NamedTuple):
     """Where the parts of a file are read from, and what tells that it is still the same."""
 
     root: str
@@ -80,14 +80,14 @@ class _Place(NamedTuple):
     guard: int  # of the content: its time in nanoseconds, or a hash of its ETag
 
 
-def _place_of(file: SourceFile) -> _Place:
+def _seen(file: SourceFile) -> _Seen:
     if not is_remote(file.path):
         found = os.stat(file.path)
-        return _Place(PREFIX + file.path, Stat(file.path, found.st_size, ""), found.st_mtime_ns)
-    place, name = split_file(file.path)
+        return _Seen(PREFIX + file.path, Stat(file.path, found.st_size, ""), found.st_mtime_ns)
+    place, name = place_of(file.path)
     stat = file.stat or place.stat(name)
     guard = xxhash.xxh3_64_intdigest(stat.version.encode()) >> 1  # of 63 bits: the column is signed
-    return _Place(object_root(file.path, stat.version), stat, guard)
+    return _Seen(object_root(file.path, stat.version), stat, guard)
 
 
 @lru_cache(maxsize=4)
@@ -101,21 +101,21 @@ def _look_at_dataset(file: SourceFile) -> Members:
         index, record = dataset.index(file.shard), dataset.manifest.shards[file.shard]
         if index.addressing not in (BYTES, CELLS) or "raw_bytes" in index.meta:
             raise NeedsDecoding
-        place = _place_of(file)
-        if place.stat.num_bytes != record.files[0].num_bytes:
+        seen = _seen(file)
+        if seen.stat.num_bytes != record.files[0].num_bytes:
             raise CorruptShard(
-                f"{file.path} has {place.stat.num_bytes:,} bytes, the manifest says {record.files[0].num_bytes:,}",
+                f"{file.path} has {seen.stat.num_bytes:,} bytes, the manifest says {record.files[0].num_bytes:,}",
                 hint=f"shardtool verify {file.dataset} tells what is wrong",
                 where={"path": file.path},
             )
         labels, names = labels_of(dataset, index)
         return Members(
-            root=place.root,
+            root=seen.root,
             file=file.path,
             paths=member_paths(index),
             offsets=index.part_offset.astype(np.int64),
             sizes=index.part_bytes.astype(np.int64),
-            mtime_ns=place.guard,
+            mtime_ns=seen.guard,
             digests=index.part_xxh3_64,
             split=record.split,
             labels=labels,
@@ -147,8 +147,8 @@ def labels_of(dataset: Dataset, index: ShardIndex) -> tuple[Int32Array | None, t
 
 
 def _look_at_tar(file: SourceFile) -> Members:
-    place = _place_of(file)
-    members = scan_members(_tar_buffer(file, place), file.path)
+    seen = _seen(file)
+    members = scan_members(_tar_buffer(file, seen), file.path)
     ignored, rows, paths = Tally(), [], []
     types = members.types.tolist()
     known: dict[bytes, int] = {}
@@ -167,12 +167,12 @@ def _look_at_tar(file: SourceFile) -> Members:
             rows.append(target)
             paths.append(path)
     return Members(
-        root=place.root,
+        root=seen.root,
         file=file.path,
         paths=columns.binary(paths),
         offsets=members.data_offset[rows],
         sizes=members.sizes[rows],
-        mtime_ns=place.guard,
+        mtime_ns=seen.guard,
         split=split_in_name(file.path),
         ignored=ignored,
         num_samples=len(set(map(_stem, paths))),
@@ -185,12 +185,12 @@ def _stem(path: bytes) -> bytes:
     return folder + slash + name.partition(b".")[0]
 
 
-def _tar_buffer(file: SourceFile, place: _Place) -> mmap.mmap | bytes:
+def _tar_buffer(file: SourceFile, seen: _Seen) -> mmap.mmap | bytes:
     """All of an archive, or at least its headers."""
-    if place.stat.num_bytes == 0:
+    if seen.stat.num_bytes == 0:
         return b""
     if is_remote(file.path):
-        return tar_headers(file.path, place.stat)
+        return tar_headers(file.path, seen.stat)
     with open(file.path, "rb") as archive:
         return mmap.mmap(archive.fileno(), 0, prot=mmap.PROT_READ)
 
@@ -207,11 +207,11 @@ def _look_at_records(file: SourceFile) -> Members:
     Raises:
         NeedsDecoding: a value is a number.
     """
-    place = _place_of(file)
-    if place.stat.num_bytes == 0:
+    seen = _seen(file)
+    if seen.stat.num_bytes == 0:
         raise CorruptShard(f"{file.path} is empty", where={"path": file.path})
     paths, offsets, sizes, num_samples, last = [], [], [], 0, b""
-    for path, cell, block in named_cells(blocks_of(file, place.stat), file.path):
+    for path, cell, block in named_cells(blocks_of(file, seen.stat), file.path):
         if cell.offset < 0:
             raise NeedsDecoding
         key = path.rpartition(b".")[0]
@@ -221,12 +221,12 @@ def _look_at_records(file: SourceFile) -> Members:
         offsets.append(block.base + cell.offset)
         sizes.append(cell.size)
     return Members(
-        root=place.root,
+        root=seen.root,
         file=file.path,
         paths=columns.binary(paths),
         offsets=np.array(offsets, np.int64),
         sizes=np.array(sizes, np.int64),
-        mtime_ns=place.guard,
+        mtime_ns=seen.guard,
         split=file.split or split_in_name(file.path),
         is_dataset=True,
         num_samples=num_samples,
@@ -236,7 +236,7 @@ def _look_at_records(file: SourceFile) -> Members:
 def blocks_of(file: SourceFile, known: Stat | None = None) -> Iterable[Block]:
     """The records of a file that is not compressed, block by block; `known` spares a look at its size."""
     if is_remote(file.path):
-        return remote_blocks(file.path, file.kind, known or _place_of(file).stat)
+        return remote_blocks(file.path, file.kind, known or _seen(file).stat)
     with open(file.path, "rb") as data:
         # not closed here: an error's traceback may still hold a view of it
         return [whole_block(memoryview(mmap.mmap(data.fileno(), 0, prot=mmap.PROT_READ)), file.path, file.kind)]

@@ -22,7 +22,7 @@ from shardtool.shard_sources.records import (
     table_of,
     tfrecord_cells,
 )
-from shardtool.storage.files import RemoteStream, split_file
+from shardtool.storage.files import RemoteStream, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ def remote_blocks(url: str, kind: str, known: Stat) -> Iterator[Block]:
         CorruptShard, UnknownFormat: as the parsers of a whole file.
         SourceChanged: it is another object by now.
     """
-    place, name = split_file(url)
+    place, name = place_of(url)
     with RemoteStream(place, name, known=known) as stream:
         yield from _framed(stream, url) if kind == "tfrecord" else _tabled(stream, url, kind)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardtool.errors import CorruptShard, UnknownFormat
 from shardtool.formats.crc32c import crc32c, masked
-from shardtool.storage.files import split_file
+from shardtool.storage.files import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -267,7 +267,7 @@ def _config(buffer: memoryview, begin: int, end: int, path: str) -> dict[str, An
 
 
 def _litdata_config(path: str) -> dict[str, Any]:
-    place, name = split_file(path)
+    place, name = place_of(path)
     try:
         config: dict[str, Any] = json.loads(place.read(os.path.join(os.path.dirname(name), "index.json")))["config"]
         config["data_format"][0]

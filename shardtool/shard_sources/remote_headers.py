@@ -12,7 +12,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from shardtool.indexing.headers_only import HeadersOnly
-from shardtool.storage.files import RemoteStream, split_file
+from shardtool.storage.files import RemoteStream, place_of
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -42,7 +42,7 @@ def tar_headers(url: str, known: Stat) -> mmap.mmap:
 
 def _copy_headers(url: str, known: Stat, file: BinaryIO) -> None:
     target, buffer = HeadersOnly(file), memoryview(bytearray(_PIECE_BYTES))
-    place, name = split_file(url)
+    place, name = place_of(url)
     while target.at < known.num_bytes:
         with RemoteStream(place, name, known=known, begin=target.at) as stream:
             while target.hole <= SKIP_BYTES and (count := stream.readinto(buffer)):

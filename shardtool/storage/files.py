@@ -16,7 +16,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 
 from shardtool.errors import SourceChanged
-from shardtool.storage import is_remote, open_place
+from shardtool.storage import REMOTE_SCHEME, is_remote, open_place
 from shardtool.storage.fetching import Fetcher
 from shardtool.storage.regular import check_regular, opener
 
@@ -68,6 +68,16 @@ def split_file(path: str) -> tuple[Place, str]:
     return open_place(folder), name
 
 
+def place_of(path: str) -> tuple[Place, str]:
+    """(a place that reaches a file, its name there), whatever slashes and dots the key of an object has."""
+    if not is_remote(path):
+        return split_file(path)
+    from shardtool.storage.s3.address import split_url
+
+    bucket, key = split_url(path)
+    return open_place(f"{REMOTE_SCHEME}{bucket}"), key
+
+
 def file_size(path: str) -> int:
     """Bytes of a file or object.
 
@@ -76,7 +86,7 @@ def file_size(path: str) -> int:
     """
     if not is_remote(path):
         return os.stat(path).st_size
-    place, name = split_file(path)
+    place, name = place_of(path)
     return place.stat(name).num_bytes
 
 
@@ -131,7 +141,7 @@ def open_stream(path: str) -> Stream:
     Raises:
         OSError: it does not exist, or may not be read.
     """
-    return RemoteStream(*split_file(path)) if is_remote(path) else LocalStream(path)
+    return RemoteStream(*place_of(path)) if is_remote(path) else LocalStream(path)
 
 
 def arrow_file(path: str) -> Any:
@@ -139,7 +149,7 @@ def arrow_file(path: str) -> Any:
     import pyarrow as pa
 
     if is_remote(path):
-        return pa.PythonFile(RangedFile(*split_file(path)), mode="r")
+        return pa.PythonFile(RangedFile(*place_of(path)), mode="r")
     check_regular(path)
     return pa.memory_map(os.fsencode(path))
 

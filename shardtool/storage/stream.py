@@ -6,7 +6,8 @@ import io
 import os
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from shardtool.storage import is_remote, open_place
+from shardtool.storage import is_remote
+from shardtool.storage.files import place_of
 
 if TYPE_CHECKING:
     from shardtool.storage.base import Place
@@ -52,5 +53,4 @@ def open_binary(url: str) -> IO[bytes]:
     """
     if not is_remote(url):
         return open(url, "rb")
-    folder, _, name = url.rpartition("/")
-    return cast("IO[bytes]", io.BufferedReader(_Object(open_place(folder), name), PIECE_BYTES))
+    return cast("IO[bytes]", io.BufferedReader(_Object(*place_of(url)), PIECE_BYTES))

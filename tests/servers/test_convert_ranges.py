@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from s3_servers import Bucket
+    from s3_servers import Bucket, S3Server
 
 SIZE = ("--shard-size", "24KiB")
 SHARD = r"GET \S*/data/\S*\.(tar|tfrecord|mds|bin|arrow)\b"  # a request for bytes of a shard
@@ -139,6 +139,24 @@ def test_large_members_of_a_tar_are_passed_over_and_read_in_pieces(
     assert looked < 10 << 20, "60 MiB of contents have nothing to tell"
     converted(url, tmp_path / "out", "--shard-size", "100MiB")
     assert samples_of(tmp_path / "out") == {("train", str(n).encode()): {"bin": files[f"{n}.bin"]} for n in range(4)}
+
+
+@pytest.mark.usefixtures("unspooled")
+@pytest.mark.parametrize("name", ["tar", "mds"])
+def test_keys_may_have_any_slashes_and_signs(
+    tree: Path, tmp_path: Path, ceph: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for variable, value in ceph.environment().items():
+        monkeypatch.setenv(variable, value)
+    bucket = ceph.make_bucket()
+    assert run_cli("pack", tree, tmp_path / "set", "--format", name, "--shards", "1").code == 0
+    (shard,) = (path for path in (tmp_path / "set/data").rglob(f"*.{name}"))
+    key = f"in//a b/../é#?&%41.{name}"
+    bucket.put({key: shard.read_bytes()})
+    for number, url in enumerate((bucket.url("in"), bucket.url(key))):
+        converted(url, tmp_path / str(number))
+        found = samples_of(tmp_path / str(number))
+        assert list(found.values()) == list(samples_of(tmp_path / "set").values())
 
 
 @pytest.mark.usefixtures("unspooled")
