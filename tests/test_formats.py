@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from crashes import Disk, crashing
 from helpers import Said, make_tree, pack, run_cli, shard_paths
 from hypothesis import HealthCheck, given, settings
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from shardtool.packing.build import PackResult
 
 MIB = 1 << 20
+ARROW_MAGIC = b"ARROW1\0\0"
 FEW = settings(
     max_examples=25, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -348,15 +350,14 @@ def test_nothing_of_this_machine_is_in_a_shard(case: Case, tmp_path: Path) -> No
 
 
 def borders_of(out: Path) -> list[int]:
-    """Bytes of shard 0 at which cutting is most likely to go unnoticed: around all that the index and pyarrow name."""
+    """Bytes of shard 0 at which a cut is most likely to go unnoticed: around all that index and file name."""
     path = shard_paths(out)[0]
     size = path.stat().st_size
     with Dataset.open(os.fspath(out)) as dataset:
         index = dataset.index(0)
         ends = index.part_offset + index.part_bytes
         places = np.concatenate([index.part_offset, ends, index.offset, index.offset + index.num_bytes]).tolist()
-        columns = COLUMN_BORDERS.get(dataset.manifest.format)
-    places += columns(path) if columns else []
+    places += BORDERS[path.suffix](path) if path.suffix in BORDERS else []
     places += [0, 1, 4, 8, 12, 512, size // 2, size - 1024, size - 512, size - 8, size - 6, size - 4, size - 1]
     return sorted({place for place in places if 0 <= place < size})
 
@@ -382,15 +383,36 @@ def message_borders(path: Path, first: int = 0) -> list[int]:
     return found
 
 
-COLUMN_BORDERS: dict[str, Callable[[Path], list[int]]] = {
-    "parquet": parquet_borders,
-    "arrow": lambda path: message_borders(path, len(b"ARROW1\0\0")),
-    "arrow-stream": message_borders,
+def arrow_borders(path: Path) -> list[int]:
+    """The same of a file, whose messages begin behind its magic, or of a stream."""
+    is_file = path.read_bytes().startswith(ARROW_MAGIC)
+    return message_borders(path, len(ARROW_MAGIC) if is_file else 0)
+
+
+def frame_borders(path: Path) -> list[int]:
+    """Where zstd frames begin, the seek table behind them, and its end (RFC 8878: a skippable frame tells its size)."""
+    data, found = path.read_bytes(), [0]
+    while (magic := struct.unpack_from("<I", data, found[-1])[0]) == zstandard.MAGIC_NUMBER:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        frame.decompress(data[found[-1] :])
+        found.append(len(data) - len(frame.unused_data))
+    assert magic & ~0xF == 0x184D2A50
+    return [*found, found[-1] + 8]
+
+
+BORDERS: dict[str, Callable[[Path], list[int]]] = {
+    ".parquet": parquet_borders,
+    ".arrow": arrow_borders,
+    ".zst": frame_borders,
+    ".zstd": frame_borders,
 }
 
 
 @every_format
-def test_a_cut_at_any_border_is_found_and_never_read_as_data(case: Case, tmp_path: Path) -> None:
+def test_a_cut_at_any_border_is_found_and_never_read_as_data(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardtool.formats.frames.FRAME_BYTES", 1000)
     tree = golden_tree(tmp_path / "src")
     packed(tree, tmp_path / "out", case, shards=2)
     wanted, path = source_of(tree), shard_paths(tmp_path / "out")[0]
