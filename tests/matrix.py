@@ -61,6 +61,12 @@ class Cell:
         return sum(len(data) for parts in self.samples.values() for data in parts.values())
 
     @property
+    def num_bytes(self) -> int:
+        """Of all files of shards."""
+        shards = json.loads((self.folder / "manifest.json").read_text())["shards"]
+        return sum((self.folder / file["path"]).stat().st_size for shard in shards for file in shard["files"])
+
+    @property
     def num_parts(self) -> int:
         """Of all samples."""
         return sum(map(len, self.samples.values()))
@@ -107,6 +113,7 @@ def sizes_of(samples: Samples) -> dict[str, dict[str, int]]:
 def check_verify(told: Document, cell: Cell) -> None:
     assert (told["ok"], told["problems"]) == (True, [])
     assert (told["shards"], told["samples"], told["parts"]) == (NUM_SHARDS, len(cell.samples), cell.num_parts)
+    assert told["bytes"] == cell.num_bytes
 
 
 def check_stats(told: Document, cell: Cell) -> None:

@@ -83,7 +83,7 @@ class ShardReport:
     faults: list[Fault] = field(default_factory=list)
     num_samples: int = 0
     num_parts: int = 0
-    num_bytes: int = 0  # of the file
+    num_bytes: int = 0  # of its files that could be looked at
     key_hashes: UInt64Array | None = None  # xxh3_64 of each key; None where the index cannot be trusted
     parts: dict[str, PartTotals] = field(default_factory=dict)
 
@@ -268,6 +268,7 @@ def _check_siblings(job: VerifyJob, report: ShardReport) -> None:
             kind, text = "size", f"{size:,} bytes where the manifest has {wanted.num_bytes:,}"
             if size == wanted.num_bytes:
                 if not job.is_deep or digest_of(path) == wanted.xxh3_128:
+                    report.num_bytes += wanted.num_bytes
                     continue
                 kind, text = "altered", "its digest is not that of the manifest"
         report.faults.append(Fault(kind, f"{wanted.path}: {text}", wanted.path, report.shard))
