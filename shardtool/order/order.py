@@ -68,6 +68,13 @@ class Run:
         """int64[n]: the inverse of `locate`."""
         return self.edges[self._places[shards]] + rows
 
+    def cuts(self, start: int, stop: int) -> Int64Array:
+        """int64[n + 1]: the edges of what each shard has between two offsets, start and stop among them."""
+        first = np.searchsorted(self.edges, start, side="right")
+        last = np.searchsorted(self.edges, stop, side="left")
+        edges: Int64Array = np.concatenate([[start], self.edges[first:last], [stop]])
+        return edges[np.append(True, edges[1:] > edges[:-1])]  # an empty shard has none
+
     def split(self, starts: Int64Array, lengths: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Ranges of the row cut at shard boundaries: (number of the range, offset, length), no length 0."""
         first = np.searchsorted(self.edges, starts, side="right") - 1
@@ -269,11 +276,10 @@ class Order:
         return FixedPieces(length, piece, self.params.window, order, rotation)
 
     def _shard_pieces(self, epoch: int, lane: int, length: int) -> ShardPieces:
-        start = self.layout.starts[lane : lane + 1]
-        _, begins, _ = self.run(epoch).split(start, np.array([length], np.int64))
-        edges = np.append(begins - start[0], length)
+        start = int(self.layout.starts[lane])
+        edges = self.run(epoch).cuts(start, start + length) - start
         key = derive_key(self.params.seed, Purpose.PIECES, epoch, lane)
-        order = Permutation(len(begins), key) if self.params.shuffles_shards else None
+        order = Permutation(len(edges) - 1, key) if self.params.shuffles_shards else None
         return ShardPieces(edges, order, self.params.window)
 
 
