@@ -73,7 +73,7 @@ class Run:
         first = np.searchsorted(self.edges, start, side="right")
         last = np.searchsorted(self.edges, stop, side="left")
         edges: Int64Array = np.concatenate([[start], self.edges[first:last], [stop]])
-        return edges[np.append(True, edges[1:] > edges[:-1])]  # an empty shard has none
+        return edges[np.flatnonzero(np.diff(edges, prepend=-1))]  # an empty shard has none
 
     def split(self, starts: Int64Array, lengths: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Ranges of the row cut at shard boundaries: (number of the range, offset, length), no length 0."""
