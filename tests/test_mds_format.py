@@ -217,8 +217,9 @@ def test_whatever_python_reads_as_a_number_is_one(tmp_path: Path, number: str) -
 
 
 @pytest.mark.parametrize("number", ["", "1a", "/", ":", "1.5", "0x10"])
-def test_what_python_does_not_read_as_a_number_is_none(tmp_path: Path, number: str) -> None:
-    make_tree(tmp_path / "in", {"a.cls": "1", "b.cls": number, "c.cls": "23"})
+@pytest.mark.parametrize("beside", [10, 3 << 20])
+def test_what_python_does_not_read_as_a_number_is_none(tmp_path: Path, number: str, beside: int) -> None:
+    make_tree(tmp_path / "in", {"a.cls": "1", "b.cls": number, "b.jpg": bytes(beside), "c.cls": "23"})
     with pytest.raises(UsageProblem, match=r"b\.cls is not a number"):
         pack(tmp_path / "in", tmp_path / "out", format="mds")
 

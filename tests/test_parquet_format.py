@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +24,6 @@ from shardtool.index_file import open_index
 from shardtool.manifest import load_manifest
 from shardtool.planning.plan_file import load_plan, read_rows
 from shardtool.reading.reading import Dataset
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SMALL = settings(max_examples=60, derandomize=True, deadline=None)
 PARQUET: dict[str, Any] = {"format": "parquet"}
@@ -307,3 +305,12 @@ def test_a_reader_keeps_no_more_columns_than_its_bound(tmp_path: Path, monkeypat
 
 def test_another_version_of_pyarrow_is_another_layout() -> None:
     assert ParquetFormat(Settings((Column(b"a", "binary", True),))).layout == f"parquet/1 pyarrow/{pa.__version__}"
+
+
+def test_folders_whose_names_are_not_utf8_are_read_like_others(tmp_path: Path) -> None:
+    out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    pack(make_tree(tmp_path / "src", {"a.jpg": b"1", "b.jpg": b"22"}), out, format="parquet")
+    assert run_cli("verify", out, "--deep").code == 0
+    assert run_cli("cat", out, "b.jpg").out == "22"
+    assert run_cli("extract", out, tmp_path / "back").code == 0
+    assert (tmp_path / "back/b.jpg").read_bytes() == b"22"

@@ -7,16 +7,18 @@ import itertools
 import socket
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardtool.errors import UsageProblem
+from shardtool.storage.base import Stretch
 from shardtool.storage.s3.address import Address
 from shardtool.storage.s3.connections import Connections
 from shardtool.storage.s3.exchange import Broken, NotTaken, Pieces, Response
+from shardtool.storage.s3.place import S3Place
 from shardtool.storage.s3.settings import S3Settings
 
 if TYPE_CHECKING:
@@ -217,3 +219,46 @@ def test_certificates_that_cannot_be_read_are_named_at_once(monkeypatch: pytest.
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nowhere.pem")
     with says([b""]) as (address, _), pytest.raises(UsageProblem, match=r"AWS_CA_BUNDLE=/nowhere\.pem: No such file"):
         ask(replace(address, is_tls=True))
+
+
+def test_a_request_that_changes_something_is_not_sent_twice_behind_the_back_of_who_sends_it() -> None:
+    with says([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]) as (address, asked):
+        connections = Connections(QUICK)
+        try:
+            connections.exchange(address, "GET", "/bucket/key", {"host": "h"}, b"", None)
+            with pytest.raises(Broken):  # the connection was kept, and the server has hung up
+                connections.exchange(address, "POST", "/bucket/key?uploads", {"host": "h"}, b"", None)
+        finally:
+            connections.close()
+    assert len(asked) == 1
+
+
+class Capped:
+    """A client of a store that answers with 300 bytes at most."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.asked = data, list[str]()
+
+    def request(self, _method: str, _bucket: str, _key: str, *, into: Pieces, headers: dict[str, str], **_: Any) -> Any:
+        self.asked.append(headers["range"])
+        first, last = map(int, headers["range"].removeprefix("bytes=").split("-"))
+        body = self.data[first : min(first + 300, last + 1)]
+        for start in range(0, len(body), len(into.buffer)):
+            piece = body[start : start + len(into.buffer)]
+            into.buffer[: len(piece)] = piece
+            into.hand_on(len(piece), start)
+        told = {"content-range": f"bytes {first}-{first + len(body) - 1}/{len(self.data)}", "etag": '"e"'}
+        return Response(206, told, b"", len(body))
+
+
+def test_a_store_that_gives_less_than_was_asked_for_is_asked_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, got = Capped(bytes(range(256)) * 4), bytearray(1000)
+    monkeypatch.setattr(S3Place, "client", store)
+    monkeypatch.setattr(S3Place, "_takes_pieces", lambda self: True)
+
+    def take(piece: memoryview, start: int) -> None:
+        got[start : start + len(piece)] = piece
+
+    found = S3Place("s3://bucket").read_through("key", 24, 1000, take, memoryview(bytearray(100)))
+    assert found == Stretch(1000, "e", 1024)
+    assert (bytes(got), len(store.asked)) == (store.data[24:], 4)

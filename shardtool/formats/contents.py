@@ -62,7 +62,7 @@ class ContentCheck:
     def pieces(self, part: int, pieces: Iterable[memoryview]) -> Iterator[memoryview]:
         """The pieces of one large part, each checked before it is passed on; raises as `look` does."""
         kind = self._by_code[self._codes[part]]
-        if kind == "int64" and int(self._rows.sizes[part]) > SHOWN_BYTES:
+        if kind == "int64" and not 0 < int(self._rows.sizes[part]) <= SHOWN_BYTES:
             self._refuse(part, b"")
         decoder = codecs.getincrementaldecoder("utf-8")()
         for piece in pieces:

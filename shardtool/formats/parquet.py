@@ -239,7 +239,7 @@ class ParquetCells:
     def __init__(self, path: str, layout: Layout) -> None:
         self._path, self._layout = path, layout
         try:
-            source = arrow_file(path) if is_remote(path) else path
+            source = arrow_file(path) if is_remote(path) else pa.OSFile(os.fsencode(path), "rb")
             self._file = pq.ParquetFile(source, pre_buffer=is_remote(path))
         except UNREADABLE as error:
             raise self._damaged(error) from error

@@ -69,7 +69,7 @@ class Connections:
                 head = wire.ask(method, target, headers, body)
             except OSError as error:
                 wire.close()
-                if is_fresh or isinstance(error, TimeoutError):
+                if is_fresh or isinstance(error, TimeoutError) or method == "POST":  # it may have been obeyed
                     raise _broken(error) from error
                 continue
             except BaseException:

@@ -107,16 +107,24 @@ class S3Place:
             for start in range(0, found.num_bytes, PIECE_BYTES):
                 take(buffer[start : min(start + PIECE_BYTES, found.num_bytes)], start)
             return found
-        headers = {"range": f"bytes={offset}-{offset + num_bytes - 1}", **if_match(version)}
-        pieces = Pieces(buffer[:PIECE_BYTES], num_bytes, take)
-        try:
-            response = self.client.request(
-                "GET", self.bucket, self.key(path), headers=headers, into=pieces, allow=(416,)
-            )
-        except NotTaken as failed:
-            raise failed.error from None
-        count = response.num_bytes if response.status != 416 else 0
-        return Stretch(count, response.etag or version, object_bytes(response))
+        done, size = 0, None
+        while done < num_bytes:  # an answer may hold less than was asked for
+            headers = {"range": f"bytes={offset + done}-{offset + num_bytes - 1}", **if_match(version)}
+            pieces = Pieces(buffer[:PIECE_BYTES], num_bytes - done, take, done)
+            try:
+                response = self.client.request(
+                    "GET", self.bucket, self.key(path), headers=headers, into=pieces, allow=(416,)
+                )
+            except NotTaken as failed:
+                raise failed.error from None
+            size = object_bytes(response)
+            if response.status == 416:
+                break
+            done += response.num_bytes
+            version = version or response.etag
+            if size is None or offset + done >= size or not response.num_bytes:
+                break
+        return Stretch(done, version, size)
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
         """All objects whose path begins with `prefix`, in the order of the store; not the notes about uploads."""
