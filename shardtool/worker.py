@@ -79,12 +79,13 @@ def start_process(context: BaseContext) -> tuple[BaseProcess, Connection]:
         WorkerLost: the system cannot start one.
     """
     ours, theirs = multiprocessing.Pipe()
-    given = (theirs, dict(os.environ))
-    process: BaseProcess = context.Process(target=_main, args=given, daemon=True)  # type: ignore[attr-defined]
     try:
         is_spawned = context.get_start_method() == "spawn"
-        with _START_LOCK, _hidden_main(), _child_environment(), _signals_blocked() if is_spawned else nullcontext():
-            process.start()
+        with _START_LOCK:
+            given = (theirs, dict(os.environ))
+            process: BaseProcess = context.Process(target=_main, args=given, daemon=True)  # type: ignore[attr-defined]
+            with _hidden_main(), _child_environment(), _signals_blocked() if is_spawned else nullcontext():
+                process.start()
     except (EOFError, OSError) as error:
         raise WorkerLost(f"no worker process could be started: {error!r}", hint="try --workers 0") from error
     finally:

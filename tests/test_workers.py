@@ -261,7 +261,7 @@ def interrupt_when_begun(folder: Path, results: Iterator[object]) -> None:
 
 
 def test_workers_that_do_not_leave_are_killed(tmp_path: Path) -> None:
-    with WorkerPool(2, grace_s=0.3) as pool:
+    with WorkerPool(2, grace_s=1.0) as pool:
         interrupt_when_begun(tmp_path, pool.run("worker_tasks:refuse_to_leave", range(2), context=str(tmp_path)))
     assert (tmp_path / "asked").stat().st_size == 2
     assert len(pids(tmp_path)) == 2
