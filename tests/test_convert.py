@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from places import read_ahead
 
 from shardtool import columns
+from shardtool.errors import NoSpace
 from shardtool.formats import FORMATS
 from shardtool.manifest import load_manifest
 from shardtool.packing.pack import job_for, pack_shard
@@ -352,6 +353,50 @@ def test_a_damaged_part_is_never_carried_over(tree: Path, tmp_path: Path) -> Non
     assert "damaged" in done.err
     skipping = run_cli("convert", tmp_path / "a", tmp_path / "c", "--on-error", "skip", "--json")
     assert (skipping.code, skipping.json["ledger"]["failed"]) == (3, 2)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_source_file_that_is_damaged_and_skipped_is_counted_and_listed(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "in").mkdir()
+    names = [f"{name}.{'tar' if mode == 'w' else 'tgz'}" for name in ("good", "cut")]
+    for name in names:
+        files = {f"{name[0]}{number}.bin": os.urandom(2_000) for number in range(5)}
+        tar_of(tmp_path / "in" / name, files, mode)
+    cut = tmp_path / "in" / names[1]
+    os.truncate(cut, cut.stat().st_size // 2)
+    assert run_cli("convert", tmp_path / "in", tmp_path / "no").code == 4
+
+    done = run_cli("convert", tmp_path / "in", tmp_path / "out", "--on-error", "skip", "--json")
+    assert done.code == 3, done.err
+    assert (done.json["samples"], done.json["ledger"]["packed"], done.json["ledger"]["failed"]) == (5, 5, 1)
+    assert done.json["ledger"]["seen"] == 6 + done.json["ledger"]["ignored"]["directory"]
+    assert "1 source file left out whole" in done.err
+    (listed,) = json_lines(tmp_path / "out/.shardtool/failed.jsonl")
+    assert (listed["reason"], listed["path"]) == ("damaged", os.fspath(cut))
+    assert os.fspath(cut) in listed["detail"]
+    assert run_cli("convert", tmp_path / "in", tmp_path / "out", "--on-error", "skip").code == 3
+    plan = run_cli("convert", tmp_path / "in", tmp_path / "dry", "--on-error", "skip", "--dry-run")
+    assert "1 source file left out whole" in plan.out + plan.err
+
+
+def test_where_every_source_file_is_damaged_nothing_is_written(tmp_path: Path) -> None:
+    path = tar_of(tmp_path / "a.tar", {"0.bin": bytes(4_000)}, "w")
+    os.truncate(path, 2_000)
+    done = run_cli("convert", path, tmp_path / "out", "--on-error", "skip")
+    assert done.code == 5
+    assert f"{path}: not a single part is in there: {path}" in done.err
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_full_disk_while_unpacking_is_no_damage_that_skip_passes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise NoSpace("no space left")
+
+    path = tar_of(tmp_path / "a.tgz", files_of(3), "w:gz")
+    monkeypatch.setattr("shardtool.shard_sources.spool.LocalFile.write", full)
+    assert run_cli("convert", path, tmp_path / "out", "--on-error", "skip").code == 7
 
 
 def test_a_source_that_changes_while_it_is_packed_is_noticed(tree: Path, tmp_path: Path) -> None:

@@ -17,14 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from shardtool.errors import GroupError, ShardtoolError
-from shardtool.model import Problem
+from shardtool.errors import FormatError, GroupError, ShardtoolError, SourceError, UsageProblem
+from shardtool.model import Problem, Tally
 from shardtool.shard_sources.find import DATASET, find_sources
 from shardtool.shard_sources.look import LOOKERS, look
 from shardtool.shard_sources.members import Members, scan_result
 from shardtool.shard_sources.room import check_room
 from shardtool.shard_sources.small import small_samples
 from shardtool.shard_sources.spool import SpoolJob, unpack
+from shardtool.sources.found import MAX_EXAMPLES
 from shardtool.storage import is_remote
 from shardtool.units import format_bytes, plural
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 Result: TypeAlias = Members | ShardtoolError | None  # None: it must be decoded
 LOOK_THREADS = 16
+OF_THE_FILE = (SourceError, FormatError, GroupError, UsageProblem)  # what `skip` passes over; a full disk it does not
 LOOK, UNPACK = "shardtool.shard_sources.look:look", "shardtool.shard_sources.spool:unpack"
 
 
@@ -59,13 +61,13 @@ def scan_shards(
         pool: looks into files and unpacks them side by side.
         spool: folder for what must be decoded; "" only measures it.
         key_column: column of tables that holds the key; "" takes `key` or `__key__`, else numbers the rows.
-        on_error: `error` or `skip`: what a file that is damaged means.
+        on_error: `error` or `skip`: what a file that is damaged means; one that is skipped is a `failed` entry.
         in_order: samples will keep the order in which they lie there.
 
     Raises:
         SourceNotFound, UsageProblem: a source that is not there, or nothing that can be read so.
         GroupError: no part at all.
-        ShardtoolError: a damaged file, unless skipped.
+        ShardtoolError: a damaged file, unless skipped; a store or disk that fails, always.
         NoSpace: what must be decoded cannot fit into the spool; nothing of it was fetched.
     """
     files = find_sources(sources)
@@ -78,21 +80,34 @@ def scan_shards(
         check_room(spool, [files[number] for number in undecoded])
     results |= _run(UNPACK, unpack, files, undecoded, job, pool)
     members = []
-    losses: dict[str, None] = {}
-    for result in map(results.__getitem__, range(len(files))):
+    failed = Tally()
+    for number, file in enumerate(files):
+        result = results[number]
         assert result is not None
-        if isinstance(result, ShardtoolError):
-            if on_error != "skip":
-                raise result
-            losses[f"{result.message}: skipped"] = None
-        else:
+        if not isinstance(result, ShardtoolError):
             members.append(result)
-    losses |= dict.fromkeys(loss for file in files for loss in file.losses)
+        elif on_error == "skip" and isinstance(result, OF_THE_FILE):
+            reason = "unreadable" if isinstance(result, SourceError) else "damaged"
+            failed.add(reason, os.fsencode(file.path), result.message)
+        else:
+            raise result
+    losses = dict.fromkeys(loss for file in files for loss in file.losses)
     scanned = scan_result(members, rules, tuple(map(_absolute, sources)), list(losses))
     if scanned.seen == 0:
-        raise GroupError(f"{', '.join(sources)}: not a single part is in there", where={"path": sources[0]})
-    notices = () if in_order else small_samples(members)
-    return replace(scanned, problems=notices if spool else (*_spooled(results, undecoded), *notices))
+        why = f": {failed.entries[0][2]}" if failed.entries else ""
+        raise GroupError(f"{', '.join(sources)}: not a single part is in there{why}", where={"path": sources[0]})
+    notices = (*_left_out(failed), *(() if spool else _spooled(results, undecoded)))
+    notices += () if in_order else small_samples(members)
+    return replace(scanned, failed=failed, problems=notices)
+
+
+def _left_out(failed: Tally) -> tuple[Problem, ...]:
+    """A notice of the files that are left out whole, as each counts as one entry, however many samples it held."""
+    if not failed.entries:
+        return ()
+    messages = tuple(detail for _, _, detail in failed.entries[:MAX_EXAMPLES])
+    message = f"{plural(failed.total(), 'source file')} left out whole, with every sample in there"
+    return (Problem("damaged", failed.total(), messages, message, "listed in failed.jsonl", is_fatal=False),)
 
 
 def _spooled(results: Mapping[int, Result], undecoded: Sequence[int]) -> tuple[Problem, ...]:
