@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import zstandard
 from helpers import run_cli
 
 if TYPE_CHECKING:
@@ -52,6 +53,34 @@ def test_ids_are_not_made_of_a_damaged_table(tmp_path: Path, container: Any, kin
     ran = run_cli("pack", table, tmp_path / "out", "--format", "bin", "--tokenizer", *how)
     assert (ran.code, f"{table} is damaged" in ran.err) == (5, True), ran.err
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("options", [("convert",), ("pack", "--format", "bin", "--tokenizer", "bytes")])
+@every_container
+def test_a_length_beyond_all_memory_is_damage(tmp_path: Path, container: Any, options: tuple[str, ...]) -> None:
+    batch, table = pa.record_batch([COLUMNS["text"]], names=["text"]), tmp_path / "t.arrow"
+    with container(str(table), batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    length, magic = struct.pack("<q", 4 * (COUNT + 1)), struct.pack("<I", zstandard.MAGIC_NUMBER)
+    data = table.read_bytes()
+    assert data.count(length + magic) == 1  # a compressed buffer begins with its length
+    table.write_bytes(data.replace(length + magic, struct.pack("<q", 1 << 60) + magic))
+    ran = run_cli(options[0], table, tmp_path / "out", *options[1:])
+    assert (ran.code in (4, 5), f"{table} is damaged" in ran.err) == (True, True), ran.err
+
+
+def test_a_batch_beyond_all_memory_is_damage(tmp_path: Path) -> None:
+    batch, table = pa.record_batch([COLUMNS["text"]], names=["text"]), tmp_path / "t.arrow"
+    with pa.ipc.new_stream(str(table), batch.schema) as writer:
+        writer.write_batch(batch)
+    body = struct.pack("<q", pa.ipc.read_message(batch.serialize()).body.size)
+    data = table.read_bytes()
+    assert data.count(body) == 1  # in the head of the message
+    table.write_bytes(data.replace(body, struct.pack("<q", (1 << 63) - 4096)))
+    ran = run_cli("convert", table, tmp_path / "out")
+    assert (ran.code, f"{table} is damaged: a value or batch in it asks for more memory" in ran.err) == (4, True), (
+        ran.err
+    )
 
 
 def test_a_text_that_is_no_utf8_is_no_damage(tmp_path: Path) -> None:

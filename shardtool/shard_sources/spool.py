@@ -20,7 +20,7 @@ from shardtool.model import Tally
 from shardtool.shard_sources.look import split_in_name
 from shardtool.shard_sources.members import Members
 from shardtool.shard_sources.ranges import PREFIX
-from shardtool.shard_sources.streams import DECODE_ERRORS, open_stream
+from shardtool.shard_sources.streams import DECODE_ERRORS, NO_MEMORY, open_stream
 from shardtool.storage.local import LocalFile
 
 if TYPE_CHECKING:
@@ -70,13 +70,15 @@ def unpack(job: SpoolJob, task: tuple[int, SourceFile]) -> Members | ShardtoolEr
         return error
     except DECODE_ERRORS as error:
         return _damaged(file, error)
+    except MemoryError:
+        return _damaged(file, NO_MEMORY)
     except OSError as error:
         if error.errno is None:  # of a decoder, bz2 or Arrow: the system always gives a number
             return _damaged(file, error)
         return SourceError(f"{file.path} cannot be read: {error.strerror or error}", where={"path": file.path})
 
 
-def _damaged(file: SourceFile, error: Exception) -> CorruptShard:
+def _damaged(file: SourceFile, error: Exception | str) -> CorruptShard:
     return CorruptShard(
         f"{file.path} is damaged: {error}",
         hint="copy it again from where it came; --on-error skip leaves the whole file out",

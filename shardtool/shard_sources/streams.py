@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 KEY_COLUMNS = ("key", "__key__")
 ROWS_AT_ONCE = 64  # of a Parquet file: rows may be large
+NO_MEMORY = "a value or batch in it asks for more memory than there is"
 DECODE_ERRORS = (
     EOFError,
     UnicodeDecodeError,
