@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -96,24 +97,23 @@ def sides_of(kind: str, work: Path, source: Path, one: Path, durability: str) ->
     listing = work / "list"
     subprocess.run(pack, check=True, stdout=subprocess.DEVNULL)
     write_list(source, out, listing, is_shuffled=True)
+    few = work / "list-of-one"
+    write_list(one, out, few, is_shuffled=False)
     sides = [shardtool, gnu_tar]
     program = work / "climit"
     subprocess.run(["gcc", "-O2", "-o", str(program), str(Path(__file__).parent / "climit.c"), "-lpthread"], check=True)
-    sides.append(Side("climit", [str(program), str(listing), str(source), str(folder), "2"], [folder], folder.mkdir))
+    loop, small_loop = (
+        [str(program), str(names), str(root), str(folder), "2"] for names, root in ((listing, source), (few, one))
+    )
+    sides.append(Side("climit", loop, [folder], folder.mkdir, startup=small_loop))
     if ("phase", source.name.partition("-")[0]) in BARS and "shardwriter" in BARS[
         "phase", source.name.partition("-")[0]
     ]:
-        import sys
-
-        writer = [
-            sys.executable,
-            str(Path(__file__).parent / "shardwriter.py"),
-            str(listing),
-            str(source),
-            str(folder),
-            "2",
-        ]
-        sides.append(Side("shardwriter", writer, [folder]))
+        writers = [sys.executable, str(Path(__file__).parent / "shardwriter.py")]
+        writer, small_writer = (
+            [*writers, str(names), str(root), str(folder), "2"] for names, root in ((listing, source), (few, one))
+        )
+        sides.append(Side("shardwriter", writer, [folder], startup=small_writer))
     return sides
 
 
