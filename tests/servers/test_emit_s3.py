@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from helpers import pack, run_cli
+from store import packed, tree_of
 
 from shardtool.emitted import EMITTED
 
@@ -32,7 +33,7 @@ def test_a_bucket_gets_the_same_files_as_a_folder(tmp_path: Path, seaweedfs_buck
 
 
 def test_an_object_that_we_did_not_write_stays(tmp_path: Path, seaweedfs_bucket: Bucket) -> None:
-    pack(PETS, tmp_path / "out", shards=2)
+    packed(tree_of(tmp_path / "tree"), tmp_path / "out")
     seaweedfs_bucket.put(
         {str(p.relative_to(tmp_path)): p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file()}
     )
