@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from shardtool.errors import ShardtoolError, SourceError
 from shardtool.tokens.arrays import array_head, array_rows
 from shardtool.tokens.files import (
-    check_guard,
+    check_guards,
     column_source,
     contents,
     damage_named,
@@ -68,8 +68,7 @@ def read_documents(task: Task, text_field: str, ids_field: str, *, wants_ids: bo
         SourceError: a file, not a document of it, cannot be read.
     """
     kind = task.files[0].kind
-    for file in task.files:
-        check_guard(file)
+    check_guards(task.files)
     name = ids_field if wants_ids else text_field
     if kind == LINES:
         yield from _in_batches(_lines(task.files[0], task.span, name, wants_ids=wants_ids), wants_ids=wants_ids)

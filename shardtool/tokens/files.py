@@ -80,15 +80,21 @@ class InputFile:
         return open_place(f"{REMOTE_SCHEME}{bucket}"), key
 
 
-def check_guard(file: InputFile) -> None:
-    """Refuse a file that is not the one that was listed; an object is asked for on that condition.
+def check_guards(files: Iterable[InputFile]) -> None:
+    """Refuse files that are not those that were listed; an object is asked for on that condition.
+
+    Called before they are read, and once they are: what is written to a file meanwhile is read with the rest of it.
 
     Raises:
         SourceChanged: it is another one.
         SourceError: it cannot be looked at.
     """
-    if file.is_remote:
-        return
+    for file in files:
+        if not file.is_remote:
+            _check_guard(file)
+
+
+def _check_guard(file: InputFile) -> None:
     try:
         stat = os.stat(file.full_path)
     except OSError as error:
@@ -98,8 +104,10 @@ def check_guard(file: InputFile) -> None:
             where={"path": file.full_path},
         ) from error
     if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
+        sizes = f"{file.size:,} bytes then, {stat.st_size:,} now"
         raise SourceChanged(
-            f"{file.full_path} changed since it was listed: {file.size:,} bytes then, {stat.st_size:,} now",
+            f"{file.full_path} changed since it was listed: "
+            + (sizes if stat.st_size != file.size else "its size is the same, its time is another"),
             hint="let whoever writes it finish, then run the same command again",
             where={"path": file.full_path},
         )

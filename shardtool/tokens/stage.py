@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from shardtool.errors import SampleTooLarge, SourceError, UsageProblem
+from shardtool.errors import SampleTooLarge, ShardtoolError, SourceError, UsageProblem
 from shardtool.formats.bin_index import MAX_SEQUENCE_TOKENS, check_ids
 from shardtool.storage.local import put_file, sweep_temps
 from shardtool.storage.retries import new_retries, note_retries
 from shardtool.tokens.documents import Batch, read_documents
+from shardtool.tokens.files import check_guards
 from shardtool.tokens.runs import FOLDER, IdBuffer, RunBuilder, RunInfo, run_paths
 from shardtool.tokens.tokenizer import encode, framed
 
@@ -141,15 +142,25 @@ def _valid_receipt(job: StageJob, task: Task) -> PartReceipt | None:
 
 
 def run_task(job: StageJob, task: Task) -> PartReceipt:
-    """Read a task, write its runs, then its receipt."""
+    """Read a task, write its runs, then its receipt.
+
+    Raises:
+        SourceChanged: a file is not the one that was listed, or no longer once its documents are read.
+        SourceError: a document cannot be read, and the policy is `error`.
+    """
     tag = f"part-{task.number}"
     sweep_temps(os.path.join(job.work, FOLDER), tag)
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(job.work, _receipt_path(task.number)))
     work = _Work(job, task, tag)
     wants_ids = job.spec.is_none
-    for batch in read_documents(task, job.options.text_field, job.options.ids_field, wants_ids=wants_ids):
-        work.take(batch)
+    try:
+        for batch in read_documents(task, job.options.text_field, job.options.ids_field, wants_ids=wants_ids):
+            work.take(batch)
+    except ShardtoolError:
+        check_guards(task.files)  # half of one content and half of another looks like damage
+        raise
+    check_guards(task.files)
     receipt = work.finish()
     document = {"schema": SCHEMA, **asdict(receipt)}
     del document["retries"]
