@@ -48,7 +48,7 @@ class Object(NamedTuple):
     def of(cls, root: str) -> Object | None:
         """The object that a root names; None where it is a path."""
         version, mark, rest = root.removeprefix(PREFIX).partition(_MARK)
-        return cls(*split_url(REMOTE_SCHEME + rest), version) if mark else None
+        return cls(*split_url(REMOTE_SCHEME + rest), version) if mark and root.startswith(PREFIX) else None
 
 
 def object_root(url: str, version: str) -> str:

@@ -19,6 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardtool.formats import MEDIA_FORMATS
+from shardtool.shard_sources import objects
+from shardtool.shard_sources.runs import BATCH_BYTES
+from shardtool.sources import s3_reader
+from shardtool.sources.opening import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +98,8 @@ def _read(path: bytes, clock: Callable[[], float]) -> tuple[int, float, float]:
 def worker_bytes(plan: Plan) -> int:
     """Memory of one worker: it holds a slab and the rows of one shard, never a shard.
 
-    In columns it holds a group of rows, as read and as encoded: at least one sample.
+    In columns it holds a group of rows, as read and as encoded: at least one sample. From a store it holds what is on
+    its way, and of shards there a batch.
     """
     starts: Any = plan.samples.part_start
     counts = np.diff(starts) + len(plan.samples.generated)
@@ -103,7 +108,14 @@ def worker_bytes(plan: Plan) -> int:
     if plan.options.format in MEDIA_FORMATS:
         largest = int(plan.samples.payload_bytes().max(initial=0))
         group = COLUMN_COPIES * max(GROUP_BYTES, largest)
-    return WORKER_BYTES + PART_BYTES * most + group
+    return WORKER_BYTES + PART_BYTES * most + group + _fetched_bytes(plan.samples.entries.roots)
+
+
+def _fetched_bytes(roots: tuple[str, ...]) -> int:
+    """Memory of a worker for what comes from a store."""
+    if kind_of(roots) == "s3":
+        return s3_reader.WINDOW_BYTES
+    return objects.WINDOW_BYTES + BATCH_BYTES if any(map(objects.Object.of, roots)) else 0
 
 
 def peak_bytes() -> int:

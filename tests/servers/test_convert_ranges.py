@@ -95,6 +95,17 @@ def test_a_data_set_is_read_by_range_in_the_version_that_was_listed(
 
 
 @pytest.mark.usefixtures("unspooled")
+def test_a_plan_counts_the_memory_for_what_is_on_its_way(tree: Path, tmp_path: Path, seaweedfs_bucket: Bucket) -> None:
+    pack(tree, tmp_path / "set", shards=1)
+    upload(seaweedfs_bucket, tmp_path / "set", "set")
+    here, there = (
+        run_cli("convert", source, tmp_path / "out", "--dry-run", "--json").json["estimate"]["worker_bytes"]
+        for source in (tmp_path / "set", seaweedfs_bucket.url("set"))
+    )
+    assert there - here == 96 << 20
+
+
+@pytest.mark.usefixtures("unspooled")
 def test_parts_that_are_neighbours_come_by_one_request(
     tree: Path, tmp_path: Path, seaweedfs_bucket: Bucket, proxy: FaultProxy
 ) -> None:
