@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
+import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -96,6 +98,44 @@ def test_a_file_that_changed_meanwhile_is_packed_anew(out: Path, tree: Path) -> 
     assert run_cli("pack", tree, out, "--shards", "3", "--update").code == 0
     assert read_members(out)[b"07.txt"] == b"TEXT 7"
     assert len(shard_paths(out)) == 3
+
+
+def packed_from_tars(tmp_path: Path) -> tuple[Path, Path, tuple[str, ...]]:
+    """(loose shards without indexes, what was made of them, options): their parts have no digests that are known."""
+    for number in range(3):
+        (tmp_path / "tars").mkdir(exist_ok=True)
+        with tarfile.open(tmp_path / f"tars/{number}.tar", "w") as archive:
+            for name, text in list(FILES.items())[number::3]:
+                info = tarfile.TarInfo(name)
+                info.size = len(text)
+                archive.addfile(info, io.BytesIO(text.encode()))
+    options = ("--shards", "3")
+    assert run_cli("convert", tmp_path / "tars", tmp_path / "made", *options).code == 0
+    return tmp_path / "tars", tmp_path / "made", options
+
+
+def test_a_finished_data_set_from_shards_is_mended_where_contents_are_the_same(tmp_path: Path) -> None:
+    tars, out, options = packed_from_tars(tmp_path)
+    damage_somewhere(out)
+    inodes = [path.stat().st_ino for path in shard_paths(out)]
+    ran = run_cli("convert", tars, out, *options)
+    assert ran.code == 0, ran.err
+    assert "the stored rows of 3 shards are damaged: contents are compared" in ran.err
+    assert [path.stat().st_ino for path in shard_paths(out)] == inodes
+    again = run_cli("convert", tars, out, *options)
+    assert (again.code, "damaged" in again.err) == (0, False)
+
+
+def test_of_shards_only_what_has_other_contents_is_called_changed(tmp_path: Path) -> None:
+    tars, out, options = packed_from_tars(tmp_path)
+    damage_somewhere(out)
+    data = (tars / "1.tar").read_bytes()
+    (tars / "1.tar").write_bytes(data.replace(b"text 10", b"TEXT 10"))
+    ran = run_cli("convert", tars, out, *options)
+    assert (ran.code, "files: 1 changed" in ran.err, "--update" in ran.err) == (6, True, True), ran.err
+    assert run_cli("convert", tars, out, *options, "--update").code == 0
+    assert read_members(out)[b"10.txt"] == b"TEXT 10"
+    assert run_cli("verify", out, "--deep").code == 0
 
 
 def test_another_source_and_a_damaged_plan_are_told_together(out: Path, tree: Path) -> None:

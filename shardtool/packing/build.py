@@ -297,8 +297,10 @@ def tally_lines(tally: Tally) -> bytes:
 def _apply_changes(request: PackRequest, stored: StoredPlan, prepared: Prepared, state: str, say: Say) -> StoredPlan:
     """The stored plan where the source is the same; else an error that counts, or, with --update, the new guards."""
     changes = compare_plans(request.out, stored, prepared.plan)
+    if changes.damaged:
+        say.step("plan", f"the stored rows of {plural(changes.damaged, 'shard')} are damaged: contents are compared")
     if not changes.any:
-        if changes.touched:  # so that their contents need not be compared again
+        if changes.touched or changes.damaged:  # so that their contents need not be compared again
             return write_plan(request.out, prepared.plan, stored.ledger, durable=request.durable)
         return stored
     if changes.only_contents and (request.update or state == "unfinished"):

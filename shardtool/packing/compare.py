@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +19,18 @@ from shardtool.planning.plan_file import plan_identity, read_rows
 from shardtool.planning.plan_rows import shard_rows
 from shardtool.samples import member_names
 from shardtool.scan import absolute_root
+from shardtool.sources.opening import open_reader
 from shardtool.storage import open_place
 from shardtool.storage.files import exists
 from shardtool.units import show_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from shardtool.model import BinaryArray, ShardRows
     from shardtool.planning.plan import Plan, PlanOptions
     from shardtool.planning.plan_file import StoredPlan
+    from shardtool.sources.reader import PartReader
 
 
 @dataclass
@@ -39,6 +42,7 @@ class Changes:
     resized: int = 0
     rewritten: int = 0  # same size, other contents
     touched: int = 0  # same size and contents, other time
+    damaged: int = 0  # shards whose stored rows cannot be read, so that contents were compared
     other: bool = False  # the plan differs in something else: a label, a joined value
     shards: set[int] = field(default_factory=set)  # that hold rewritten parts
     examples: list[str] = field(default_factory=list)
@@ -136,9 +140,13 @@ def compare_plans(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
 
 
 def _compare_guards(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
-    changes = Changes()
+    changes, roots = Changes(), fresh.samples.entries.roots
     for shard in range(len(stored.shards)):
         old, new = _rows_or_none(out, shard), shard_rows(fresh.samples, fresh.samples_of(shard))
+        if old is None:
+            changes.damaged += 1
+            if not _is_packed(out, stored, shard):
+                continue  # the rows as they are now are as good as any
         rows = _other_guards(old, new) if old else _parts_of_files(new)
         if len(rows) == 0:
             continue
@@ -146,17 +154,15 @@ def _compare_guards(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
         if old and old.versions is not None and new.versions is not None:
             _compare_versions(changes, shard, rows, members, old.versions, new.versions)
             continue
-        sources = columns.to_list(new.source)
         digests = _packed_digests(out, stored, shard, new.num_parts)
+        if old is None and new.versions is not None:
+            _compare_contents(changes, shard, rows, members, digests, open_reader(roots, new, members))
+            continue
+        sources = columns.to_list(new.source)
         for row in rows.tolist():
-            root = fresh.samples.entries.roots[int(new.roots[row])]
-            path = os.path.join(os.fsencode(root), sources[row] or members[row])
-            if new.versions is None and digests is not None and _digest(path) == int(digests[row]):
-                changes.touched += 1
-                continue
-            changes.rewritten += 1
-            changes.shards.add(shard)
-            _example(changes, os.fsdecode(path))
+            path = os.path.join(os.fsencode(roots[int(new.roots[row])]), sources[row] or members[row])
+            is_same = new.versions is None and digests is not None and _digest(path) == int(digests[row])
+            _count(changes, shard, os.fsdecode(path), is_same=is_same)
     return changes
 
 
@@ -192,36 +198,61 @@ def _compare_versions(
     """Parts whose version tells their content: an ETag, the digest that a shard's index knows."""
     before, after = columns.to_list(old), columns.to_list(new)
     for row in rows.tolist():
-        if before[row] == after[row] and after[row] is not None:
-            changes.touched += 1
-        else:
-            changes.rewritten += 1
-            changes.shards.add(shard)
-            _example(changes, os.fsdecode(members[row]))
+        is_same = before[row] == after[row] and after[row] is not None
+        _count(changes, shard, os.fsdecode(members[row]), is_same=is_same)
+
+
+def _compare_contents(
+    changes: Changes, shard: int, rows: Any, members: list[bytes], digests: Any, reader: PartReader
+) -> None:
+    """Parts in objects or shards, read again, since what told their version is lost."""
+    buffer = memoryview(bytearray(1 << 20))
+    with closing(reader):
+        for row in rows.tolist():
+            is_same = digests is not None and _joined_digest(reader.stream(row, buffer)) == int(digests[row])
+            _count(changes, shard, os.fsdecode(members[row]), is_same=is_same)
+
+
+def _count(changes: Changes, shard: int, path: str, *, is_same: bool) -> None:
+    """One part whose guard is another, or is lost."""
+    if is_same:
+        changes.touched += 1
+        return
+    changes.rewritten += 1
+    changes.shards.add(shard)
+    if len(changes.examples) < 5:
+        changes.examples.append(path)
+
+
+def _is_packed(out: str, stored: StoredPlan, shard: int) -> bool:
+    return exists(open_place(out), index_path(shard, len(stored.shards)))
 
 
 def _packed_digests(out: str, stored: StoredPlan, shard: int, num_parts: int) -> Any:
     """xxh3_64 of each part as packed; None where the shard is not packed, or parts of it were left out."""
-    place, path = open_place(out), index_path(shard, len(stored.shards))
-    if not exists(place, path):
+    if not _is_packed(out, stored, shard):
         return None
-    index = read_index(out, path)
+    index = read_index(out, index_path(shard, len(stored.shards)))
     return index.part_xxh3_64 if index.num_parts == num_parts else None
 
 
-def _digest(path: bytes) -> int:
+def _joined_digest(pieces: Iterable[memoryview]) -> int:
     state = xxhash.xxh3_64()
+    for piece in pieces:
+        state.update(piece)
+    return state.intdigest()
+
+
+def _digest(path: bytes) -> int:
     try:
         with open(path, "rb", buffering=0) as file:
-            while chunk := file.read(1 << 20):
-                state.update(chunk)
+            return _joined_digest(iter(lambda: memoryview(file.read(1 << 20)), b""))
     except OSError as error:
         raise SourceError(
             f"{os.fsdecode(path)} cannot be read: {error.strerror}",
             hint="put it right and run the same command again",
             where={"path": os.fsdecode(path)},
         ) from error
-    return state.intdigest()
 
 
 def _compare_members(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
@@ -247,8 +278,3 @@ def _members(shards: Iterator[ShardRows]) -> tuple[Any, Any]:
         hashes.append(np.fromiter(map(xxhash.xxh3_64_intdigest, names), np.uint64, len(names)))
         sizes.append(rows.sizes)
     return np.concatenate(hashes), np.concatenate(sizes)
-
-
-def _example(changes: Changes, path: str) -> None:
-    if len(changes.examples) < 5:
-        changes.examples.append(path)

@@ -19,6 +19,7 @@ import pytest
 from fault_proxy import Fault, FaultProxy
 from helpers import make_tree, run_cli
 
+from shardtool.planning.plan_file import read_rows
 from shardtool.sources import s3_reader
 from shardtool.storage.s3.settings import S3Settings
 
@@ -246,6 +247,37 @@ def test_a_replaced_object_of_equal_size_is_noticed(bucket: Bucket, tmp_path: Pa
     assert "x.jpg" in changed.error["message"]
     assert run_cli("pack", bucket.url("data"), tmp_path / "out", "--update").code == 0
     assert packed(tmp_path / "out") == {"x.jpg": b"two", "y.jpg": b"two"}
+
+
+def test_a_damaged_plan_of_objects_is_mended_where_their_contents_are_the_same(
+    seaweedfs_bucket: Bucket, tmp_path: Path
+) -> None:
+    fill(seaweedfs_bucket, tree_of(6, 40))
+    out, options = tmp_path / "out", ("--shards", "3")
+    assert run_cli("pack", seaweedfs_bucket.url("data"), out, *options).code == 0
+    damage_a_key_of(out)
+    inodes = [path.stat().st_ino for path in sorted(out.glob("data/*.tar"))]
+    mended = run_cli("pack", seaweedfs_bucket.url("data"), out, *options)
+    assert mended.code == 0, mended.err
+    assert "the stored rows of 1 shard are damaged: contents are compared" in mended.err
+    assert [path.stat().st_ino for path in sorted(out.glob("data/*.tar"))] == inodes
+    again = run_cli("pack", seaweedfs_bucket.url("data"), out, *options)
+    assert (again.code, "damaged" in again.err) == (0, False)
+
+    key = damage_a_key_of(out)
+    seaweedfs_bucket.put({f"data/{key}.json": b'{"n": !}'})
+    changed = run_cli("pack", seaweedfs_bucket.url("data"), out, *options)
+    assert (changed.code, "files: 1 changed" in changed.err) == (6, True), changed.err
+
+
+def damage_a_key_of(out: Path) -> str:
+    """Flip a bit of the first planned key whose JSON has one digit; that key."""
+    rows = read_rows(os.fspath(out), 0)
+    key: bytes = next(key for key in rows.keys.to_pylist() if key[-5:-1] == b"0000")
+    path = out / ".shardtool/plan/000.arrow"
+    data = path.read_bytes()
+    path.write_bytes(data.replace(key, bytes([key[0] ^ 1]) + key[1:], 1))
+    return key.decode()
 
 
 def test_a_large_object_comes_in_pieces_each_of_the_same_version(
