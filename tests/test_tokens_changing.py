@@ -44,7 +44,7 @@ def vanish(path: Path) -> None:
     path.unlink()
 
 
-def change_after_the_first_batch(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]) -> None:
+def change_after_the_first_batch(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
     def read(*args: Any, **options: Any) -> Iterator[documents.Batch]:
         for number, batch in enumerate(documents.read_documents(*args, **options)):
             yield batch

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardtool import columns
+from shardtool.errors import FormatError
 from shardtool.formats.bin_index import DTYPES
 from shardtool.model import Receipt
 from shardtool.names import index_path
@@ -48,6 +49,7 @@ def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
 
     Raises:
         CorruptShard: a run is gone or damaged.
+        FormatError: it would not be what was planned.
         NoSpace, DestinationError: the shard cannot be written; nothing of it stays.
     """
     from shardtool.packing.pack import Draft
@@ -65,6 +67,7 @@ def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
         _writer(plan)(target, read_slabs(plan, runs, chosen))
         rows.put_idx(file.sibling(".idx"))
         provenance.finish()
+        _check_planned(job, shard, chosen, file, rows)
         index = ShardFile(job.out, index_path(shard, len(job.specs)), tag)
         begun.append(index)
         rows.put_index(index, file)
@@ -78,6 +81,21 @@ def draft_shard(job: PackJob, shard: int, tag: str) -> Draft:
         job.plan_id, shard, spec.split, file.records(), index.record(), rows.count, rows.num_bytes, rows.totals
     )
     return Draft(file, index, receipt, (provenance.file,))
+
+
+def _check_planned(job: PackJob, shard: int, chosen: TokenShard, file: ShardFile, rows: SequenceTable) -> None:
+    """Refuse a shard that is not what was planned: nothing that is planned for one may be in none."""
+    spec = job.specs[shard]
+    wanted = spec.stop - spec.start, spec.num_bytes
+    written = rows.count, sum(record.num_bytes for record in file.records())
+    if written == wanted and rows.count == chosen.sequences:
+        return
+    raise FormatError(
+        f"{spec.path} got {written[0]:,} sequences and {written[1]:,} bytes, planned are {wanted[0]:,} and "
+        f"{wanted[1]:,}: the stored plan or the part files are damaged",
+        hint="run the same command with --overwrite to plan and pack again",
+        where={"path": job.out, "shard": shard},
+    )
 
 
 class _Target(NamedTuple):
@@ -187,7 +205,6 @@ class _Sequences:
             missing = self.plan.context - len(self.rest)
             pad = np.full(missing, self.plan.pad, self.rest.dtype)
             self._write(np.concatenate([self.rest, pad]))
-        assert self.rows.count == self.shard.sequences, (self.rows.count, self.shard.sequences)
 
 
 def _write_blocks(to: _Target, slabs: Iterator[Slab]) -> None:
@@ -231,4 +248,5 @@ def _blocks(plan: ShardPlan, shard: TokenShard, slabs: Iterator[Slab]) -> Iterat
         while sizes and len(held.tokens) >= sizes[0]:
             yield sliced(held, 0, sizes[0])
             held = sliced(held, sizes.pop(0), len(held.tokens))
-    assert held is None or not len(held.tokens), "blocks of the plan and documents differ"
+    if held is not None and len(held.tokens):
+        yield held  # of a damaged plan: `_check_planned` will tell
