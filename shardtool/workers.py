@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["WorkerPool", "resolve"]
 
 POLL_S = 1.0  # upper bound of every wait for a message
+_HINTS: dict[int, str] = {  # by signal
+    signal.SIGKILL: "out of memory? fewer --workers need less of it",
+    signal.SIGBUS: "a mapped file was cut short while it was read (or its disk failed): pack when nothing writes there",
+}
 
 
 class WorkerPool:
@@ -337,5 +341,5 @@ def _lost(task: str, exitcode: int | None, times: int) -> WorkerLost:
         end = f"was killed by {signal.Signals(-exitcode).name}"
     else:
         end = f"ended with exit code {exitcode}"
-    hint = "out of memory? fewer --workers need less of it" if exitcode == -signal.SIGKILL else "see --debug"
+    hint = _HINTS.get(-(exitcode or 0), "see --debug")
     return WorkerLost(f"a worker process {end} while working on {task}, {times} times", hint=hint)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers import make_tree
 from test_tokens_pack import jsonl, pack_tokens
 
 from shardtool.errors import SourceChanged, SourceError
 from shardtool.tokens import documents, stage
+from shardtool.tokens.files import InputFile
+from shardtool.tokens.inputs import COLUMNS, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,3 +81,17 @@ def test_texts_that_change_while_others_are_read_end_the_run(tmp_path: Path, mon
     change_after_the_first_batch(monkeypatch, lambda: (source / "8.txt").write_text("another"))
     with pytest.raises(SourceChanged, match=r"8\.txt changed since it was listed: 2,000 bytes then, 7 now"):
         pack_tokens(source, tmp_path / "out")
+
+
+def test_parquet_that_is_cut_short_while_it_is_read_ends_no_process(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.parquet"
+    values = np.random.default_rng(1).integers(0, 1 << 31, (4000, 4000), np.int32)  # 64 MB: eight reads
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 4000)
+    pq.write_table(pa.table({"input_ids": lists}), path, use_dictionary=False, compression="none")
+    file = InputFile(str(path.parent), b"a.parquet", path.stat().st_size, path.stat().st_mtime_ns, COLUMNS)
+    batches = documents.read_documents(Task(0, (file,), (0, 1)), "text", "input_ids", wants_ids=True)
+    next(batches)
+    os.truncate(path, 4096)
+    with pytest.raises(SourceError, match=r"a\.parquet is damaged"):
+        list(batches)

@@ -151,6 +151,14 @@ def test_a_task_that_always_kills_its_worker_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "try-3").stat().st_size == 2
 
 
+def test_a_mapped_file_that_was_cut_short_is_told_as_what_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "ids"
+    path.write_bytes(bytes(8192))
+    with WorkerPool(1, retries=0) as pool, pytest.raises(WorkerLost, match="killed by SIGBUS") as caught:
+        list(pool.run("worker_tasks:read_what_is_gone", [str(path)]))
+    assert caught.value.hint.startswith("a mapped file was cut short while it was read")
+
+
 def test_a_worker_killed_from_outside_loses_nothing(tmp_path: Path) -> None:
     with WorkerPool(2) as pool:
         killed: set[int] = set()

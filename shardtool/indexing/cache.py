@@ -53,7 +53,7 @@ def load_index(out: str, record: FileRecord) -> ShardIndex:
         return open_index(path)
     kept = os.path.join(cache_folder(), _FOLDER, f"{record.xxh3_128}.arrow")
     with suppress(OSError, CorruptShard):
-        found = pa.memory_map(kept).read_buffer()
+        found = pa.memory_map(os.fsencode(kept)).read_buffer()
         if digest_chunks([memoryview(found)]) == record.xxh3_128:
             os.utime(kept)
             return decode_index(found, path)

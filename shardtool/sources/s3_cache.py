@@ -49,7 +49,7 @@ def load(path: str, root: str, endpoint: str) -> Known | None:
     if not os.path.exists(path):
         return None
     try:
-        with pa.memory_map(path) as file:
+        with pa.memory_map(os.fsencode(path)) as file:
             table = pa.ipc.open_file(file).read_all()
         about = json.loads((table.schema.metadata or {}).get(b"shardtool", b"{}"))
     except (pa.ArrowInvalid, ValueError, OSError) as error:

@@ -222,7 +222,7 @@ def _row_keys(path: bytes, first: int, count: int) -> list[bytes]:
 
 def _parquet(file: InputFile, span: tuple[int, int], name: str) -> Iterator[tuple[int | None, Any]]:
     source, options = column_source(file)
-    with pq.ParquetFile(source, pre_buffer=False, **options) as table:
+    with source, pq.ParquetFile(source, pre_buffer=False, **options) as table:
         _check_column(file, table.schema_arrow.names, name)
         first: int | None = sum(table.metadata.row_group(group).num_rows for group in range(span[0]))
         for batch in table.iter_batches(

@@ -236,17 +236,19 @@ def stretch(file: InputFile, begin: int, size: int) -> bytes:
 
 
 def column_source(file: InputFile) -> tuple[Any, dict[str, Any]]:
-    """What `ParquetFile` takes: the file itself, mapped; an object by requests of `COLUMN_BYTES`."""
-    if file.is_remote:
-        return ranged(file), {"buffer_size": COLUMN_BYTES}
-    return file.full_path, {"memory_map": True}
+    """What `ParquetFile` takes: `COLUMN_BYTES` are read at a time, or asked for.
+
+    A file is not mapped: it may be cut short meanwhile, and that would end the process.
+    """
+    source = ranged(file) if file.is_remote else pa.OSFile(os.fsencode(file.full_path))
+    return source, {"buffer_size": COLUMN_BYTES}
 
 
 def ranged(file: InputFile) -> Any:
     """A pyarrow file to seek in: a map of a file, or an object of which every read is a request."""
     if file.is_remote:
         return pa.PythonFile(RangedFile(*file.place(), file.listed), mode="r")
-    return pa.memory_map(file.full_path)
+    return pa.memory_map(os.fsencode(file.full_path))
 
 
 @contextmanager

@@ -327,7 +327,8 @@ def _spans(file: InputFile, slice_bytes: int) -> list[tuple[int, int]]:
 
 def _row_groups(file: InputFile, slice_bytes: int) -> Iterator[tuple[int, int]]:
     try:
-        metadata = pq.read_metadata(column_source(file)[0])
+        with column_source(file)[0] as source:
+            metadata = pq.read_metadata(source)
     except ShardtoolError:
         raise  # of a store
     except (OSError, pa.ArrowException) as error:

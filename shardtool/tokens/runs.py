@@ -337,7 +337,7 @@ def open_run(work: str, info: RunInfo) -> Run:
     """
     path = os.path.join(work, FOLDER, info.name)
     try:
-        with pa.memory_map(f"{path}.arrow") as source:
+        with pa.memory_map(os.fsencode(f"{path}.arrow")) as source:
             table = source.read_buffer()
         batch = pa.ipc.open_file(pa.BufferReader(table)).get_batch(0)
         batch.validate(full=True)

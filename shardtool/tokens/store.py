@@ -175,7 +175,7 @@ def store_inputs(out: str, files: Sequence[InputFile], *, durable: bool) -> None
     """Write the list of source files with their guards."""
     schema = pa.schema(
         [
-            ("root", pa.string()),
+            ("root", pa.binary()),
             ("path", pa.binary()),
             ("size", pa.int64()),
             ("mtime_ns", pa.int64()),
@@ -185,11 +185,12 @@ def store_inputs(out: str, files: Sequence[InputFile], *, durable: bool) -> None
             ("split", pa.string()),
         ]
     )
-    values = [pa.array([getattr(file, field.name) for file in files], field.type) for field in schema]
+    rows = [{**vars(file), "root": os.fsencode(file.root)} for file in files]
+    values = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
     open_place(out).put(INPUTS, _encode(schema, values), tag="plan", durable=durable)
 
 
 def load_inputs(out: str) -> list[InputFile]:
-    """The inverse of `store_inputs`."""
+    """The inverse of `store_inputs`; earlier versions stored roots as text."""
     batch, _ = _read(out, INPUTS)
-    return [InputFile(**row) for row in batch.to_pylist()]
+    return [InputFile(**{**row, "root": os.fsdecode(row["root"])}) for row in batch.to_pylist()]
