@@ -29,12 +29,14 @@ from shardtool.packing.build import PackRequest, build
 from shardtool.planning.plan import PlanOptions
 from shardtool.reading.reading import Dataset
 from shardtool.token_options import TokenOptions
+from shardtool.tokens import files, inputs
 from shardtool.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from shardtool.packing.build import PackResult
+    from shardtool.tokens.files import InputFile
 
 
 def pack_tokens(source: Path, out: Path, *, tokens: dict[str, Any] | None = None, **options: Any) -> PackResult:
@@ -521,6 +523,36 @@ def test_pictures_are_refused_with_another_format(tmp_path: Path) -> None:
         pack_tokens(tmp_path / "in", tmp_path / "out")
     assert "tar or parquet" in caught.value.hint
     assert not (tmp_path / "out" / ".shardtool" / "parts").exists()
+
+
+@pytest.mark.parametrize("on_error", ["error", "skip"])
+def test_a_few_files_of_each_suffix_are_looked_at_and_the_others_when_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_error: str
+) -> None:
+    texts = {f"{number:03d}{suffix}": "words" for number in range(200) for suffix in (".log", ".py", "")}
+    make_tree(tmp_path / "in", {**texts, "127.log": b"more\0", "z.txt": b"as\0it is"})
+    looks: list[bytes] = []
+
+    def first_bytes(file: InputFile, size: int) -> bytes:
+        looks.append(file.path)
+        return files.first_bytes(file, size)
+
+    monkeypatch.setattr(inputs, "first_bytes", first_bytes)
+    if on_error == "error":
+        with pytest.raises(SourceError, match=r"document 127\.log: no text: it has a zero byte"):
+            pack_tokens(tmp_path / "in", tmp_path / "out")
+    else:
+        result = pack_tokens(tmp_path / "in", tmp_path / "out", on_error="skip")
+        assert result.manifest is not None
+        assert result.manifest.ledger == {"seen": 601, "packed": 600, "ignored": {}, "failed": 1}
+        assert keyed(tmp_path / "out")["z.txt"] == b"as\0it is"
+    assert len(looks) == 3 * 50  # every fourth
+    monkeypatch.setattr(inputs, "LOOKS", 10)
+    looks.clear()
+    make_tree(tmp_path / "in", {"000": b"\0"})
+    with pytest.raises(UsageProblem, match="at least 1 files hold no text"):
+        pack_tokens(tmp_path / "in", tmp_path / "other")
+    assert len(looks) == 10
 
 
 BAD_LINES = b'{"text": "ok"}\nnot json\n{"other": 1}\n{"text": 3}\n\n{"text": "\\ud800"}\n[1]\n{"text": "last"}'

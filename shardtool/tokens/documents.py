@@ -27,7 +27,7 @@ from shardtool.tokens.files import (
     opened,
     ranged,
 )
-from shardtool.tokens.inputs import COLUMNS, IPC, LINES, NPY, PAIR, SHARD, TAR
+from shardtool.tokens.inputs import COLUMNS, IPC, LINES, LOOK_BYTES, NPY, PAIR, SHARD, TAR, is_binary_by_name
 from shardtool.tokens.pairs import read_pair
 
 if TYPE_CHECKING:
@@ -160,7 +160,10 @@ def _row(key: bytes, line: bytes, name: str, *, wants_ids: bool) -> Found:
 
 def _texts(files: tuple[InputFile, ...]) -> Iterator[Found]:
     for file, data in contents(files):
-        yield _text(file.path, data)
+        if not file.compression and b"\0" in data[:LOOK_BYTES] and is_binary_by_name(file) is None:
+            yield file.path, None, "no text: it has a zero byte"
+        else:
+            yield _text(file.path, data)
 
 
 def _text(key: bytes, data: bytes) -> Found:

@@ -39,6 +39,8 @@ T = TypeVar("T")
 SLICE_BYTES = 64 << 20  # of a large file, at most
 LEAST_SLICE_BYTES = 4 << 20
 SLICES = 64  # of all sources together, where slices of at least `LEAST_SLICE_BYTES` allow
+LOOKS, LOOKS_A_SUFFIX = 1024, 64  # files without a telling name that are looked at before any is read, at most
+LOOK_BYTES = 1024
 BATCH_FILES, BATCH_BYTES = 1024, 16 << 20  # small text files a task
 LINES, COLUMNS, IPC, TEXT, TAR, NPY = "lines", "parquet", "arrow", "text", "tar", "npy"
 PAIR, SHARD = "pair", "shard"  # token ids with an .idx, of other tools and of a data set of ours
@@ -217,28 +219,43 @@ def _is_archive(file: InputFile) -> bool:
 
 
 def _check_text(files: list[InputFile]) -> None:
-    """Refuse pictures and their like before anything is written; without a telling name, by a zero byte."""
-    texts = [file for file in files if file.kind == TEXT and not file.compression]
-    told = [_is_binary_by_name(file) for file in texts]
-    unsure = [number for number, is_binary in enumerate(told) if is_binary is None]
-    looked_at = side_by_side(_has_zero_byte, [texts[number] for number in unsure])
-    for number, is_binary in zip(unsure, looked_at, strict=True):
-        told[number] = is_binary
-    wrong = [file for file, is_binary in zip(texts, told, strict=True) if is_binary]
+    """Refuse pictures and their like before anything is written; some without a telling name, by a zero byte.
+
+    Whoever reads the others looks at them then: a look is a request, or a file opened.
+    """
+    texts = [(file, is_binary_by_name(file)) for file in files if file.kind == TEXT and not file.compression]
+    wrong = [file for file, is_binary in texts if is_binary]
+    untold = [file for file, is_binary in texts if is_binary is None]
+    unsure = _some(untold)
+    wrong += [file for file, is_binary in zip(unsure, side_by_side(_has_zero_byte, unsure), strict=True) if is_binary]
     if wrong:
         shown = "\n".join(f"  {file.full_path}" for file in wrong[:5])
         hint = "--format tar or parquet packs any bytes; or choose the text with --include '*.txt'"
         if any(file.path.endswith(b".idx") for file in wrong):
             hint = "pairs of token ids are packed anew by: shardtool convert SRC OUT --format bin"
         raise UsageProblem(
-            f"{len(wrong):,} files hold no text\n{shown}",
+            f"{'at least ' if len(unsure) < len(untold) else ''}{len(wrong):,} files hold no text\n{shown}",
             hint=hint,
             where={"path": wrong[0].full_path},
         )
 
 
-def _is_binary_by_name(file: InputFile) -> bool | None:
-    suffix = os.path.splitext(os.fsdecode(file.path))[1].lower()
+def _some(files: Sequence[InputFile]) -> list[InputFile]:
+    """A few of each suffix, from all over the source."""
+    of_suffix: dict[str, list[InputFile]] = {}
+    for file in files:
+        of_suffix.setdefault(_suffix(file), []).append(file)
+    chosen = [file for some in of_suffix.values() for file in some[:: -(-len(some) // LOOKS_A_SUFFIX)]]
+    return chosen[:: -(-len(chosen) // LOOKS) or 1]
+
+
+def _suffix(file: InputFile) -> str:
+    return os.path.splitext(os.fsdecode(file.path))[1].lower()
+
+
+def is_binary_by_name(file: InputFile) -> bool | None:
+    """Whether the name of a file says that it holds no text; None where it says neither."""
+    suffix = _suffix(file)
     if _NO_TEXT.fullmatch(suffix):
         return True
     return False if suffix in (".txt", ".md", ".rst", ".text") else None
@@ -246,7 +263,7 @@ def _is_binary_by_name(file: InputFile) -> bool | None:
 
 def _has_zero_byte(file: InputFile) -> bool:
     try:
-        return b"\0" in first_bytes(file, 1024)
+        return b"\0" in first_bytes(file, LOOK_BYTES)
     except OSError:
         return False  # reading it will say why
 
