@@ -11,13 +11,14 @@ import numpy as np
 from numpy.lib import format as npy
 
 from shardtool.errors import ShardtoolError, SourceError
-from shardtool.tokens.files import first_bytes, on_disk, stretch
+from shardtool.tokens.files import first_bytes, on_disk, read_into
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardtool.tokens.files import InputFile
 
+HELD_BYTES = 64 << 20  # of an array in one dimension that is read whole; a larger one is copied to a disk and mapped
 HEAD_BYTES = 16 << 10  # numpy itself refuses headers above 10,000 characters
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -78,16 +79,21 @@ def _no_array(file: InputFile, why: object) -> SourceError:
 
 
 def array_rows(file: InputFile, head: ArrayHead, first: int, last: int) -> NDArray[Any]:
-    """Rows [first, last) of an array; of an object one request, or by way of a copy where its order is Fortran's.
+    """Rows [first, last) of an array; of an object by one request, and held once, or by way of a copy on a disk.
+
+    A copy is made where its order is Fortran's, or where it has one dimension and more than `HELD_BYTES`.
 
     Raises:
         SourceChanged: it is not the object that was listed.
+        NoSpace: the copy has no room.
     """
-    if file.is_remote and head.order == "C":
-        data = stretch(file, head.offset + first * head.row_bytes, (last - first) * head.row_bytes)
-        return np.frombuffer(data, head.dtype).reshape(last - first, *head.shape[1:])
+    num_bytes = (last - first) * head.row_bytes
+    is_held = len(head.shape) > 1 or num_bytes <= HELD_BYTES
+    if file.is_remote and head.order == "C" and is_held:
+        data = np.empty(num_bytes, np.uint8)
+        read_into(file, head.offset + first * head.row_bytes, data.data)
+        rows: NDArray[Any] = data.view(head.dtype).reshape(last - first, *head.shape[1:])
+        return rows
     with on_disk(file) as stream:
-        rows: NDArray[Any] = np.memmap(
-            stream, head.dtype, mode="r", offset=head.offset, shape=head.shape, order=head.order
-        )[first:last]
-    return rows
+        mapped = np.memmap(stream, head.dtype, mode="r", offset=head.offset, shape=head.shape, order=head.order)
+    return mapped[first:last]

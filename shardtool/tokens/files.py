@@ -223,16 +223,18 @@ def _objects(files: Sequence[InputFile]) -> Iterator[tuple[InputFile, bytes]]:
 def first_bytes(file: InputFile, size: int) -> bytes:
     """The first bytes of a file as it lies there, at most `size` of them."""
     if file.is_remote:
-        return stretch(file, 0, min(size, file.size))
+        data = bytearray(min(size, file.size))
+        read_into(file, 0, data)
+        return bytes(data)
     with open(file.full_path, "rb") as raw:
         return raw.read(size)
 
 
-def stretch(file: InputFile, begin: int, size: int) -> bytes:
-    """`size` bytes of an object, that it has."""
+def read_into(file: InputFile, begin: int, buffer: Any) -> None:
+    """Fill a buffer with the bytes of an object from `begin` on, that it has."""
     with RangedFile(*file.place(), file.listed) as ranges:
         ranges.seek(begin)
-        return ranges.read(size)
+        ranges.readinto(buffer)
 
 
 def column_source(file: InputFile) -> tuple[Any, dict[str, Any]]:
