@@ -98,7 +98,7 @@ class RemoteShardFiles(ShardFiles):
         return super().preload(wanted, available_bytes=available_bytes, warm=warm)
 
     def close(self) -> None:
-        """Close files and maps, give up what is on its way."""
+        """Close files and maps, give up what is on its way; reads that wait for it ask for their bytes themselves."""
         self._fetcher.close()
         with self._held_lock:
             self._held.clear()
@@ -114,7 +114,7 @@ class RemoteShardFiles(ShardFiles):
             if held.begin <= offset < held.end:
                 try:
                     data = held.data.result()
-                except CancelledError:  # dropped for others
+                except CancelledError:  # dropped for others, or closed meanwhile
                     return None
                 except BaseException:
                     self._forget(shard, held)

@@ -10,6 +10,7 @@ import glob
 import os
 import threading
 import time
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -72,7 +73,6 @@ class RemoteDataset(Dataset):
         super().close()
         self._ahead.clear()
         self._fetcher.close()
-        self._fetcher = Fetcher(2)
 
     def shard_path(self, shard: int) -> str:
         """Where shard k is read: a path in the cache folder, or else where the data set lies."""
@@ -113,7 +113,8 @@ class RemoteDataset(Dataset):
         """
         for window in self._ahead:
             if window.shard == shard and window.begin <= offset and offset + size <= window.end:
-                return window.data.result()[offset - window.begin : offset + size - window.begin]
+                with suppress(CancelledError):  # another thread has closed the data set: asked for on its own
+                    return window.data.result()[offset - window.begin : offset + size - window.begin]
         if self._is_local(shard):
             with self._lock, suppress(FileNotFoundError):  # it may leave the cache at any time
                 return super().read_file(shard, offset, size)

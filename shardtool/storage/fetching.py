@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,12 +18,12 @@ class Fetcher:
     """Calls in the order given, `num_threads` at a time; threads start with the first call, and belong to a process."""
 
     def __init__(self, num_threads: int) -> None:
-        self._free = num_threads  # threads that may still be started
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._num_started = 0
+        self._num_threads = num_threads
+        self._lock = Lock()
+        self._begin()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
-        """The result of `call`, once a thread has come to it."""
+        """The result of `call`, once a thread has come to it; cancelled where `close` comes first."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -33,25 +34,40 @@ class Fetcher:
             except BaseException as error:  # told to whoever waits
                 future.set_exception(error)
 
-        self._tasks.put(run)
-        if self._free:
-            self._free -= 1
-            self._num_started += 1
-            threading.Thread(target=self._work, daemon=True, name="shardtool-fetch").start()
+        with self._lock:
+            self._tasks.put(_Task(run, future.cancel))
+            if self._num_started < self._num_threads:
+                self._num_started += 1
+                threading.Thread(target=_work, args=(self._tasks,), daemon=True, name="shardtool-fetch").start()
         return future
 
     def close(self) -> None:
-        """No more calls are begun; threads end after the one that they are at."""
+        """Cancel what no thread has come to; threads end after the call they are at. A later call starts others."""
+        with self._lock:
+            tasks, num_started = self._tasks, self._num_started
+            self._begin()
         while True:
             try:
-                self._tasks.get_nowait()
+                task = tasks.get_nowait()
             except Empty:
                 break
-        self._free = 0
-        for _ in range(self._num_started):
-            self._tasks.put(None)
+            assert task is not None
+            task.cancel()
+        for _ in range(num_started):
+            tasks.put(None)
+
+    def _begin(self) -> None:
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._num_started = 0
 
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            task()
+
+class _Task(NamedTuple):
+    """A call that waits for a thread."""
+
+    run: Callable[[], None]
+    cancel: Callable[[], bool]
+
+
+def _work(tasks: SimpleQueue[_Task | None]) -> None:
+    while (task := tasks.get()) is not None:
+        task.run()

@@ -10,7 +10,7 @@ import io
 import os
 import tempfile
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, Protocol, Self
@@ -231,12 +231,16 @@ class RemoteStream(io.RawIOBase):
 
         Raises:
             SourceChanged: the object was replaced since it was opened, or listed.
+            ValueError: the stream is closed.
         """
         if not self._window:
             self._ask()
             if not self._coming:
                 return 0
-            self._window = self._coming.popleft().result()
+            try:
+                self._window = self._coming.popleft().result()
+            except CancelledError as error:
+                raise ValueError(f"{self._place.shown(self._name)} was closed while it was read") from error
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         count = min(len(view), len(self._window))
         view[:count] = self._window[:count]
