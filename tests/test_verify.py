@@ -540,6 +540,83 @@ def test_webdataset_disagreeing_with_the_index_is_found(tmp_path: Path) -> None:
     assert "webdataset reads 1 samples, the index has 2" in ran.out
 
 
+def written_again(tmp_path: Path, members: list[tuple[str, bytes]]) -> list[dict[str, Any]]:
+    """What webdataset finds where an indexed shard of samples `a` and `b` was replaced by one of the same size."""
+    write_tar(tmp_path / "s.tar", [("a.jpg", b"one"), ("b.jpg", b"two")])
+    assert run_cli("index", tmp_path).code == 0
+    write_tar(tmp_path / "s.tar", members)
+    ran = run_cli("verify", tmp_path, "--reader", "webdataset", "--json")
+    assert ran.code == 4
+    return [problem for problem in ran.json["problems"] if problem["kind"] == "reader"]
+
+
+def test_a_sample_that_webdataset_reads_under_another_key_is_named(tmp_path: Path) -> None:
+    (problem,) = written_again(tmp_path, [("a.jpg", b"one"), ("c.jpg", b"two")])
+    assert problem["message"] == "s.tar: webdataset reads sample #2 as 'c', the index has 'b'"
+    assert (problem["key"], problem["offset"]) == ("b", 1024)
+
+
+def test_a_part_that_webdataset_reads_with_other_bytes_is_named(tmp_path: Path) -> None:
+    (problem,) = written_again(tmp_path, [("a.jpg", b"one"), ("b.jpg", b"TWO")])
+    assert problem["message"] == "s.tar: webdataset reads other parts of 'b': jpg"
+    assert (problem["key"], problem["offset"]) == ("b", 1024)
+
+
+def test_a_part_that_webdataset_reads_under_another_name_is_named(tmp_path: Path) -> None:
+    (problem,) = written_again(tmp_path, [("a.png", b"one"), ("b.jpg", b"two")])
+    assert problem["message"] == "s.tar: webdataset reads other parts of 'a': jpg, png"
+
+
+def test_a_sample_that_the_index_does_not_have_is_named(tmp_path: Path) -> None:
+    found = written_again(tmp_path, [("a.jpg", b"one"), ("b.jpg", b"two"), ("c.jpg", b"x")])
+    assert [problem["message"] for problem in found] == [
+        "s.tar: webdataset reads a sample 'c' that the index does not have",
+        "s.tar: webdataset reads 3 samples, the index has 2",
+    ]
+
+
+def test_a_shard_that_webdataset_fails_on_is_named_with_how_far_it_came(tmp_path: Path) -> None:
+    """Its second sample has two parts of one name, which webdataset refuses."""
+    (problem,) = written_again(tmp_path, [("a.jpg", b"one"), ("b.jpg", b"two"), ("b.jpg", b"2")])
+    assert problem["message"].startswith("s.tar: webdataset fails after 1 samples: ValueError: ")
+    assert problem["shard"] == 0
+
+
+def test_a_flipped_bit_in_any_byte_of_a_shard_or_its_index_is_found_and_named(tmp_path: Path) -> None:
+    pack(make_tree(tmp_path / "src", {"a.txt": b"one", "b.txt": b"two", "b.cls": b"2"}), tmp_path / "out")
+    out = tmp_path / "out"
+    (shard,), index = shard_paths(out), open_index(os.fspath(out / "index/00000.arrow"))
+    wanted: dict[int, tuple[str, int | None, bytes | None]] = {}  # place -> kind, offset, key
+    for row, owner in enumerate(index.owners().tolist()):
+        begin, size = int(index.part_offset[row]), int(index.part_bytes[row])
+        wanted |= dict.fromkeys(range(begin - 512, begin), ("structure", begin - 512, index.key(owner)))
+        wanted |= dict.fromkeys(range(begin, begin + size), ("altered", begin, index.key(owner)))
+    seed = random.randrange(1 << 32)
+    drawn, job = random.Random(seed), job_of(out, is_deep=True)
+    for path in (shard, out / "index/00000.arrow"):
+        good = path.read_bytes()
+        for place in range(len(good)):
+            bit = 1 << drawn.randrange(8)
+            alter(path, place, bytes([good[place] ^ bit]))
+            first, where = check_shard(job, 0).faults[0], f"{path.name}: byte {place}, bit {bit}, seed {seed}"
+            expected = wanted.get(place, ("altered", 0, None)) if path == shard else ("index", None, None)
+            assert (first.kind, first.offset, first.key, first.shard) == (*expected, 0), where
+            alter(path, place, good[place : place + 1])
+    assert not check_shard(job, 0).faults
+
+
+@pytest.mark.parametrize(("name", "hint"), [("data", "shardtool pack {} --deep"), ("index", "shardtool index {}")])
+def test_the_command_that_mends_one_flipped_bit_is_told_and_mends_it(out: Path, name: str, hint: str) -> None:
+    path = min((out / name).iterdir())
+    alter(path, 700, bytes([path.read_bytes()[700] ^ 4]))
+    ran = run_cli("verify", out, "--deep")
+    assert ran.code == 4
+    command = hint.format(out)
+    assert command in ran.err, ran.err
+    assert run_cli(*command.split()[1:]).code == 0
+    assert run_cli("verify", out, "--deep").code == 0
+
+
 def test_many_faults_are_counted_and_the_first_are_shown(out: Path) -> None:
     for path, offset in itertools.product(shard_paths(out), (0,)):
         alter(path, offset, b"\xff" * 3)
