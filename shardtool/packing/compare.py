@@ -152,10 +152,11 @@ def _compare_guards(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
             continue
         members = member_names(new)
         if old and old.versions is not None and new.versions is not None:
-            _compare_versions(changes, shard, rows, members, old.versions, new.versions)
-            continue
+            rows = _compare_versions(changes, shard, rows, members, old.versions, new.versions)
+            if len(rows) == 0:
+                continue
         digests = _packed_digests(out, stored, shard, new.num_parts)
-        if old is None and new.versions is not None:
+        if new.versions is not None:
             _compare_contents(changes, shard, rows, members, digests, open_reader(roots, new, members))
             continue
         sources = columns.to_list(new.source)
@@ -194,12 +195,15 @@ def _other_guards(old: ShardRows, new: ShardRows) -> Any:
 
 def _compare_versions(
     changes: Changes, shard: int, rows: Any, members: list[bytes], old: BinaryArray, new: BinaryArray
-) -> None:
-    """Parts whose version tells their content: an ETag, the digest that a shard's index knows."""
-    before, after = columns.to_list(old), columns.to_list(new)
+) -> Any:
+    """Parts whose version tells their content: an ETag, the digest of a shard's index; the rows of the others."""
+    before, after, untold = columns.to_list(old), columns.to_list(new), []
     for row in rows.tolist():
-        is_same = before[row] == after[row] and after[row] is not None
-        _count(changes, shard, os.fsdecode(members[row]), is_same=is_same)
+        if before[row] is None or after[row] is None:
+            untold.append(row)
+        else:
+            _count(changes, shard, os.fsdecode(members[row]), is_same=before[row] == after[row])
+    return np.array(untold, np.int64)
 
 
 def _compare_contents(
