@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -136,9 +137,10 @@ def test_an_empty_inventory_lists_nothing(tmp_path: Path, client: S3Client) -> N
     assert load(client, inventory(tmp_path, "CSV", b"", CSV_SCHEMA), "b", b"").objects.num_rows == 0
 
 
-def test_a_stored_listing_comes_back_with_its_age(tmp_path: Path, client: S3Client) -> None:
+@pytest.mark.parametrize("name", [b"list.arrow", b"caf\xe9.arrow"])
+def test_a_stored_listing_comes_back_with_its_age(tmp_path: Path, client: S3Client, name: bytes) -> None:
     objects = load(client, inventory(tmp_path, "CSV", CSV.encode(), CSV_SCHEMA), "b", b"").objects
-    path = str(tmp_path / "list.arrow")
+    path = str(tmp_path / os.fsdecode(name))
     assert s3_cache.load(path, "s3://b", "http://e") is None
     s3_cache.store(path, "s3://b", "http://e", objects, 7.0)
     known = s3_cache.load(path, "s3://b", "http://e")

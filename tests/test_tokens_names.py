@@ -11,7 +11,9 @@ import pytest
 from helpers import run_cli
 from test_tokens_pack import IDS, documents, ids_source, jsonl, pack_tokens
 
-from shardtool.manifest import MANIFEST
+from shardtool.indexing import cache
+from shardtool.manifest import MANIFEST, load_manifest
+from shardtool.storage import open_place
 from shardtool.tokens.store import load_inputs
 
 if TYPE_CHECKING:
@@ -39,6 +41,29 @@ def test_an_array_of_any_name_is_a_source(tmp_path: Path) -> None:
         np.save(file, np.arange(12, dtype=np.uint16).reshape(3, 4))
     pack_tokens(tmp_path / CAFE, tmp_path / "out", tokens={"tokenizer": "none"}, shuffle="none")
     assert documents(tmp_path / "out") == np.arange(12).reshape(3, 4).tolist()
+
+
+def test_a_cache_of_any_name_keeps_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_bytes(jsonl(["some text"]))
+    pack_tokens(tmp_path / "in", tmp_path / "out")
+    record = load_manifest(str(tmp_path / "out")).shards[0].index
+    assert record is not None
+    place = open_place(str(tmp_path / "out"))
+    fetched: list[str] = []
+
+    class Store:
+        is_local = False
+        shown = staticmethod(place.shown)
+
+        def read(self, path: str) -> bytes:
+            fetched.append(path)
+            return place.read(path)
+
+    monkeypatch.setenv("SHARDTOOL_CACHE", os.fspath(tmp_path / CAFE))
+    monkeypatch.setattr(cache, "open_place", lambda _: Store())
+    assert cache.load_index("s3://b/out", record).keys == cache.load_index("s3://b/out", record).keys
+    assert fetched == [record.path]
 
 
 def test_an_output_of_any_name_is_packed_resumed_and_compared(tmp_path: Path) -> None:
