@@ -93,6 +93,15 @@ def reference(corpus: Corpus) -> dict[bytes, Path]:
     return found
 
 
+def sources(corpus: Corpus) -> dict[bytes, Path]:
+    """{path below its root: file}, hidden names aside."""
+    return {
+        os.fsencode(path.relative_to(root)): path
+        for root in corpus.roots
+        for path in _walk(root, follow=corpus.links == "follow")
+    }
+
+
 def _walk(root: Path, *, follow: bool) -> Iterator[Path]:
     for folder, names, files in os.walk(root, followlinks=follow):
         names[:] = [name for name in names if name[0] != "."]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import webdataset
-from corpora import CORPORA, Corpus, fetch, reference
+from corpora import CORPORA, Corpus, fetch, reference, sources
 from helpers import Said, pack, read_members, run_cli, shard_paths
 
 from shardtool.index_file import open_index
@@ -93,6 +93,23 @@ def test_every_file_comes_back_byte_for_byte(packed: Packed) -> None:
     files = {name for name in packed.members if not name.endswith(b".cls")}
     assert files == packed.wanted.keys()
     assert not [name for name in files if packed.members[name] != packed.wanted[name].read_bytes()]
+
+
+def test_extract_writes_every_file_byte_for_byte(packed: Packed, tmp_path: Path) -> None:
+    """Under its own name, and nothing else: class numbers were no files."""
+    ran = run_cli("extract", packed.out, tmp_path / "tree")
+    assert ran.code == 0, ran.err
+    top = os.fsencode(tmp_path / "tree")
+    found = {
+        os.path.relpath(os.path.join(folder, name), top): os.path.join(folder, name)
+        for folder, _, names in os.walk(top)
+        for name in names
+    }
+    wanted = sources(packed.corpus)
+    assert found.keys() == wanted.keys()
+    for name, path in found.items():
+        with open(path, "rb") as file:
+            assert file.read() == wanted[name].read_bytes(), name
 
 
 def test_the_class_histogram_is_unchanged(packed: Packed) -> None:
