@@ -272,7 +272,7 @@ def test_a_killed_run_goes_on_where_it_was(
     url, out = seaweedfs_bucket.url("set"), tmp_path / "out"
     proxy.add(SHARD, Fault("latency", seconds=0.2), skip=30, times=-1)
     run = start("convert", url, out, "--shards", "20", "--shard-size", "1MiB", "--workers", "1")
-    until(lambda: run.is_over or len(list(out.glob("data/*.tar"))) > 2)
+    until(lambda: run.is_over or len(list(out.glob(".shardtool/receipts/[!.]*.json"))) > 2)
     run.signal(signal.SIGKILL)
     assert run.end()[0] == -signal.SIGKILL
     proxy.clear()
