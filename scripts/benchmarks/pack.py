@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import REPOSITORY, SHARDTOOL, Side, can_drop_caches, compare, environment, remove, save, say
+from common import REPOSITORY, SHARDTOOL, Side, can_drop_caches, compare, remove, save_rows, say
 
 COUNTS = {"tiny": 300_000, "photo": 20_000, "large": 200}
 SHARD = "64MiB"
@@ -150,6 +150,5 @@ def main(arguments: list[str]) -> None:
             judge(kind, name, report)
             results[f"{kind}-{name}"] = report
     remove(chosen.work / "out")
-    save(
-        f"pack-{chosen.durability}", {"environment": environment(), "durability": chosen.durability, "results": results}
-    )
+    rows = {row: {"durability": chosen.durability, **report} for row, report in results.items()}
+    save_rows(f"pack-{chosen.durability}", rows)
