@@ -34,7 +34,8 @@ LOOK, DIGEST = (
     """
 from xxhash import xxh3_64_intdigest
 def use(data):
-    xxh3_64_intdigest(data)
+    if type(data) is not str:
+        xxh3_64_intdigest(data)
     return len(data)
 """,
 )
