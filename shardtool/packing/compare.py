@@ -162,7 +162,7 @@ def _compare_guards(out: str, stored: StoredPlan, fresh: Plan) -> Changes:
         sources = columns.to_list(new.source)
         for row in rows.tolist():
             path = os.path.join(os.fsencode(roots[int(new.roots[row])]), sources[row] or members[row])
-            is_same = new.versions is None and digests is not None and _digest(path) == int(digests[row])
+            is_same = digests is not None and _digest(path) == int(digests[row])
             _count(changes, shard, os.fsdecode(path), is_same=is_same)
     return changes
 

@@ -21,11 +21,12 @@ from shardtool.storage.s3.walk import walk
 from shardtool.storage.s3.xml import can_hold, delete_objects, elements_of, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from shardtool.model import FileRecord
     from shardtool.storage.base import Take
     from shardtool.storage.s3.client import S3Client
+    from shardtool.storage.s3.exchange import Into
 
 DELETE_AT_ONCE = 1000
 _NO_BULK_DELETE = (400, 405, 411, 501)
@@ -74,12 +75,17 @@ class S3Place:
         return self._fill(path, offset, view, version).num_bytes
 
     def _fill(self, path: str, offset: int, view: memoryview, version: str) -> Stretch:
+        return self._read_on(path, offset, len(view), version, lambda done: view[done:])
+
+    def _read_on(
+        self, path: str, offset: int, num_bytes: int, version: str, rest_from: Callable[[int], Into]
+    ) -> Stretch:
+        """Ask until all is there: an answer may hold less than was asked for. `rest_from(n)` takes all but n bytes."""
         done, size = 0, None
-        while done < len(view):
-            headers = {"range": f"bytes={offset + done}-{offset + len(view) - 1}"}
-            headers |= if_match(version)
+        while done < num_bytes:
+            headers = {"range": f"bytes={offset + done}-{offset + num_bytes - 1}", **if_match(version)}
             response = self.client.request(
-                "GET", self.bucket, self.key(path), headers=headers, into=view[done:], allow=(416,)
+                "GET", self.bucket, self.key(path), headers=headers, into=rest_from(done), allow=(416,)
             )
             size = object_bytes(response)
             if response.status == 416:
@@ -107,24 +113,11 @@ class S3Place:
             for start in range(0, found.num_bytes, PIECE_BYTES):
                 take(buffer[start : min(start + PIECE_BYTES, found.num_bytes)], start)
             return found
-        done, size = 0, None
-        while done < num_bytes:  # an answer may hold less than was asked for
-            headers = {"range": f"bytes={offset + done}-{offset + num_bytes - 1}", **if_match(version)}
-            pieces = Pieces(buffer[:PIECE_BYTES], num_bytes - done, take, done)
-            try:
-                response = self.client.request(
-                    "GET", self.bucket, self.key(path), headers=headers, into=pieces, allow=(416,)
-                )
-            except NotTaken as failed:
-                raise failed.error from None
-            size = object_bytes(response)
-            if response.status == 416:
-                break
-            done += response.num_bytes
-            version = version or response.etag
-            if size is None or offset + done >= size or not response.num_bytes:
-                break
-        return Stretch(done, version, size)
+        pieces = Pieces(buffer[:PIECE_BYTES], num_bytes, take)
+        try:
+            return self._read_on(path, offset, num_bytes, version, lambda done: pieces[done:])
+        except NotTaken as failed:
+            raise failed.error from None
 
     def list(self, prefix: str = "") -> Iterator[Stat]:
         """All objects whose path begins with `prefix`, in the order of the store; not the notes about uploads."""
